@@ -1,0 +1,24 @@
+// The sub-commands. Each adds itself to the parser and returns its exit code through the callback.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cli/load.h"
+
+namespace millrace {
+
+struct TrainArguments {
+  RunRequest request;
+  std::string run_name;   // --run-name
+  int64_t max_steps = -1; // --max-steps
+};
+int train_command(TrainArguments arguments);
+
+struct PlanArguments {
+  RunRequest request;
+  std::string memory;  // --memory, "" = no limit
+  bool why = false, json = false;
+};
+int plan_command(const PlanArguments& arguments);
+
+}  // namespace millrace

@@ -1,0 +1,28 @@
+// What a training run shows while it works: a bar on a terminal, plain lines elsewhere. On standard error.
+#pragma once
+#include <string>
+
+#include "train/trainer.h"
+
+namespace millrace {
+
+class Console : public TrainObserver {
+ public:
+  explicit Console(std::optional<double> entropy);
+  ~Console() override;
+  void step(const StepReport& report) override;
+  void evaluated(int64_t step, double loss) override;
+  void note(const std::string& text) override;
+
+ private:
+  void line(const std::string& text);  // above the bar
+  bool terminal_, colour_;
+  std::optional<double> entropy_;
+  int64_t last_drawn_ns_ = 0, last_line_ns_ = 0;
+  bool bar_shown_ = false;
+};
+
+// The time budget as a table, by phase, component and op. `ceiling` in FLOP/s, 0 when not measured.
+std::string ledger_report(const TrainResult& result, double ceiling);
+
+}  // namespace millrace

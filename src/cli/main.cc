@@ -1,0 +1,94 @@
+// The program: parses the command line, runs a sub-command, and is the one place where errors are caught.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "core/text.h"
+#include "cpu/machine.h"
+
+namespace {
+
+constexpr const char* kHelp = R"(millrace trains sequence models on the hardware you have, and says where every millisecond goes.
+
+  millrace train                           watch a small language model learn, right now
+  millrace train CONFIG [a.b=c ...]        train from a YAML or JSON config; a.b=c overrides a key
+  millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
+  millrace config-docs                     every config key with its meaning, default and range
+
+Examples
+  millrace train configs/shakespeare.yaml data.train=input.txt --run-name first-try
+  millrace train configs/lm-6x512.yaml --max-steps 20
+  millrace plan configs/lm-6x512.yaml --memory 2GiB --why
+  millrace plan configs/quickstart.yaml training.batch_size=256 --json
+
+Results go to standard output, progress to standard error. Run folders are made under runs/.
+Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 10 diverged, 75 stopped and saved.
+`millrace COMMAND --help` tells more.
+)";
+
+void add_request(CLI::App* command, millrace::RunRequest& request, std::vector<std::string>& words) {
+  command->add_option("CONFIG", words, "config file (YAML or JSON), then overrides a.b=c; without a file: the built-in quickstart");
+  command->callback([&request, &words] {
+    for (const std::string& w : words) {
+      if (w.find('=') != std::string::npos) request.overrides.push_back(w);
+      else if (request.config.empty() && request.overrides.empty()) request.config = w;
+      else
+        throw millrace::Error({.code = millrace::ErrorCode::config, .what = "`" + w + "` is neither the config nor an override", .where = "command line", .expected = "CONFIG first, then a.b=c", .got = w, .remedy = "write key=value without spaces"});
+    }
+  });
+}
+
+int run(int argc, char** argv) {
+  if (argc == 1 || (argc == 2 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h"))) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  CLI::App app{"millrace"};
+  app.name("millrace");
+  app.set_version_flag("--version", std::string("millrace " MILLRACE_VERSION));
+  app.require_subcommand(1);
+  millrace::TrainArguments train;
+  millrace::PlanArguments plan;
+  std::vector<std::string> train_words, plan_words;
+  CLI::App* train_app = app.add_subcommand("train", "train a model");
+  add_request(train_app, train.request, train_words);
+  train_app->add_option("--run-name", train.run_name, "name of the run (run_name)");
+  train_app->add_option("--max-steps", train.max_steps, "updates (training.max_steps)")->check(CLI::NonNegativeNumber);
+  CLI::App* plan_app = app.add_subcommand("plan", "parameters, FLOPs and exact memory before running");
+  add_request(plan_app, plan.request, plan_words);
+  plan_app->add_option("--memory", plan.memory, "memory it must fit in, such as 8GiB (exit code 3 when it does not)");
+  plan_app->add_flag("--why", plan.why, "which passes and kernels were chosen, and why others declined");
+  plan_app->add_flag("--json", plan.json, "the same as one JSON object");
+  CLI::App* docs_app = app.add_subcommand("config-docs", "print docs/CONFIG.md");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e);
+    return code == 0 ? 0 : static_cast<int>(millrace::ErrorCode::config);
+  }
+  if (*docs_app) std::fputs(millrace::config_markdown().c_str(), stdout);
+  if (*train_app) return millrace::train_command(train);
+  if (*plan_app) return millrace::plan_command(plan);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!millrace::cpu::supports(millrace::cpu::Isa::avx2)) {
+    std::fputs("millrace: this CPU lacks AVX2 and FMA, which Millrace needs (x86-64-v3, 2013 and later)\n", stderr);
+    return 1;
+  }
+  try {
+    return run(argc, argv);
+  } catch (const millrace::Error& e) {
+    const bool colour = millrace::wants_colour(STDERR_FILENO);
+    std::fprintf(stderr, "%serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::bad_alloc&) {
+    std::fputs("error: the system refused memory\n  remedy:   a smaller batch, or `millrace plan` to see what is needed\n", stderr);
+    return 1;
+  }
+}

@@ -1,0 +1,104 @@
+#include "cli/memory_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/process.h"
+#include "core/text.h"
+#include "cpu/gemm.h"
+
+namespace millrace {
+
+double update_flops(const Programs& p, const Settings& s) {
+  return p.step.flops + (p.accumulate ? p.accumulate->flops * static_cast<double>(s.grad_accum - 1) : 0.0);
+}
+
+int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
+  int64_t snapshot = 0;  // a checkpoint is written from a copy of the parameters
+  for (const Parameter& p : model.parameters()) snapshot += p.shape.numel() * 4;
+  return resident_bytes() + programs.total_bytes() + snapshot;
+}
+
+std::vector<Contributor> contributors(const Programs& programs) {
+  const Plan& plan = programs.step;
+  std::map<std::string, int64_t> sums;
+  for (const Buffer& b : plan.buffers) {
+    if (!b.in_state && (b.first > plan.peak_at || b.last < plan.peak_at)) continue;
+    const Node& owner = plan.graph[b.owner];
+    std::string what(memory_class_name(b.memory_class));
+    if (b.memory_class == MemoryClass::activations || b.memory_class == MemoryClass::temporaries || b.memory_class == MemoryClass::workspace) what += fmt::format(" of {}", owner.op->name);
+    sums[what] += b.bytes;
+  }
+  std::vector<Contributor> list;
+  for (const auto& [what, bytes] : sums) list.push_back({what, bytes});
+  std::sort(list.begin(), list.end(), [](const Contributor& a, const Contributor& b) { return a.bytes > b.bytes; });
+  return list;
+}
+
+std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit, Backend& backend) {
+  const Settings& s = run.settings;
+  cpu::gemm_set_measuring(false);  // sizes only
+  std::vector<std::string> list;
+  if (const int64_t batch = std::min(s.batch_size, largest_batch(*run.model, s, limit, backend)); batch >= 1 && batch < s.batch_size)
+    list.push_back(fmt::format("training.batch_size={} training.grad_accum={} (the same optimisation batch or a little more)", batch, (s.batch_size * s.grad_accum + batch - 1) / batch));
+  // Other keys: the first halving that fits.
+  auto halve = [&](const char* key, int64_t value, const char* cost) {
+    for (value /= 2; value >= 1; value /= 2) {
+      RunRequest changed = request;
+      changed.overrides.push_back(fmt::format("{}={}", key, value));
+      try {
+        const auto loaded = load_run(changed);
+        Settings with = loaded->settings;
+        with.memory_limit = limit;
+        const int64_t need = make_programs(*loaded->model, with, {with.batch_size, with.max_length}, backend).total_bytes();
+        if (need > limit) continue;
+        list.push_back(fmt::format("{}={} ({}; needs {})", key, value, cost, human_bytes(need)));
+        return;
+      } catch (const Error&) {
+        return;  // the smaller value contradicts another key
+      }
+    }
+  };
+  if (!s.recompute) {
+    Settings with = s;
+    with.recompute = true;
+    with.memory_limit = limit;
+    const int64_t need = make_programs(*run.model, with, {s.batch_size, s.max_length}, backend).total_bytes();
+    if (need <= limit) list.push_back(fmt::format("runtime.recompute=true (the same losses, more time; needs {})", human_bytes(need)));
+  }
+  halve("training.max_length", s.max_length, "shorter sequences");
+  int64_t layers = 0;
+  for (const Parameter& p : run.model->parameters())
+    if (p.name.starts_with("layers.")) layers = std::max<int64_t>(layers, std::stoll(p.name.substr(7)) + 1);
+  if (layers > 1) halve("model.num_layers", layers, "a smaller model");
+  if (list.size() < 3) {
+    RunRequest changed = request;
+    changed.overrides.push_back("training.optimizer=sgd");
+    changed.overrides.push_back("training.momentum=0");
+    const auto loaded = load_run(changed);
+    Settings with = loaded->settings;
+    with.memory_limit = limit;
+    const int64_t need = make_programs(*loaded->model, with, {with.batch_size, with.max_length}, backend).total_bytes();
+    list.push_back(fmt::format("training.optimizer=sgd training.momentum=0 (no optimizer state, another optimisation; needs {}{})", human_bytes(need), need <= limit ? "" : ", still too much alone"));
+  }
+  Settings lean = s;
+  lean.memory_limit = 1;  // the leanest plan there is
+  list.push_back(fmt::format("a memory limit of at least {}", human_bytes(make_programs(*run.model, lean, {s.batch_size, s.max_length}, backend).total_bytes())));
+  cpu::gemm_set_measuring(true);
+  return list;
+}
+
+Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs, int64_t limit, Backend& backend) {
+  std::string largest, remedy;
+  const auto parts = contributors(programs);
+  for (size_t i = 0; i < std::min<size_t>(3, parts.size()); ++i) largest += fmt::format("{}{} {}", i ? ", " : "", parts[i].what, human_bytes(parts[i].bytes));
+  for (const std::string& r : remedies(request, run, limit, backend)) remedy += fmt::format("{}{}", remedy.empty() ? "" : "\n            ", r);
+  return Error({.code = ErrorCode::does_not_fit,
+                .what = "the plan does not fit in " + human_bytes(limit),
+                .where = run.schema.where("training.batch_size"),
+                .expected = "at most " + human_bytes(limit),
+                .got = fmt::format("{} with everything recomputed that can be; largest: {}", human_bytes(programs.total_bytes()), largest),
+                .remedy = remedy});
+}
+
+}  // namespace millrace

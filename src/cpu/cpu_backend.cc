@@ -1,0 +1,145 @@
+#include "cpu/cpu_backend.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <vector>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "cpu/machine.h"
+
+namespace millrace::cpu {
+namespace {
+
+// Pages come from the system on first touch; huge ones where it gives them.
+class CpuArena : public Arena {
+ public:
+  explicit CpuArena(int64_t bytes) : bytes_(bytes) {
+    if (bytes == 0) return;
+    void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+      throw Error({.code = ErrorCode::does_not_fit, .what = "the system refused " + human_bytes(bytes) + " of memory", .expected = "the arena of the plan", .got = std::strerror(errno), .remedy = "a smaller batch, or --memory with a limit the machine has"});
+    madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // advice: failing is harmless
+    data_ = static_cast<std::byte*>(p);
+  }
+  ~CpuArena() override {
+    if (data_) munmap(data_, static_cast<size_t>(bytes_));
+  }
+  std::byte* data() override { return data_; }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  int64_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+const Kernel* pick(const OpCard& op, const OpSite& site, Isa isa, bool reference_only, std::vector<std::string>* declined) {
+  if (reference_only) return nullptr;
+  for (const Kernel& k : kernels_of(op.name, isa)) {
+    const std::string reason = k.decline ? k.decline(site) : "";
+    if (reason.empty()) return &k;
+    if (declined) declined->push_back(fmt::format("{}: {}", k.name, reason));
+  }
+  return nullptr;
+}
+
+class CpuExecutable : public Executable {
+ public:
+  CpuExecutable(const Plan& plan, std::span<std::byte* const> place, Isa isa, bool reference_only) : plan_(plan) {
+    for (NodeId id = 0; id < plan.graph.size(); ++id) {
+      const Node& n = plan.graph[id];
+      if (plan.kernels[static_cast<size_t>(id)].name.empty()) continue;
+      auto step = std::make_unique<Step>();
+      step->id = id;
+      step->in_types = plan.graph.in_types(n);
+      for (Value v : n.in) step->in.push_back(place[static_cast<size_t>(plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])]);
+      for (int32_t b : plan.buffer_of[static_cast<size_t>(id)]) step->out.push_back(place[static_cast<size_t>(b)]);
+      const int32_t w = plan.workspace_of[static_cast<size_t>(id)];
+      step->workspace = w < 0 ? nullptr : place[static_cast<size_t>(w)];
+      const OpSite site{n.attrs, step->in_types, n.out};
+      step->kernel = pick(*n.op, site, isa, reference_only, nullptr);
+      if (step->kernel && step->kernel->prepare) step->prepared = step->kernel->prepare(site);
+      steps_.push_back(std::move(step));
+    }
+  }
+
+  void run(Ledger* ledger) override {
+    if (!ledger) {
+      for (const auto& step : steps_) run_step(*step);
+      return;
+    }
+    NodeTimes& times = ledger->times_of(plan_);
+    ++times.runs;
+    int64_t phase_ns[3] = {}, before = now_ns();
+    for (const auto& step : steps_) {
+      run_step(*step);
+      const int64_t after = now_ns();
+      times.ns[static_cast<size_t>(step->id)] += after - before;
+      phase_ns[static_cast<size_t>(plan_.graph[step->id].phase)] += after - before;
+      before = after;
+    }
+    ledger->add_run(phase_ns, before);
+  }
+
+ private:
+  struct Step {
+    NodeId id;
+    const Kernel* kernel;  // null: the reference loop
+    std::vector<TensorType> in_types;
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    void* workspace;
+    std::shared_ptr<const void> prepared;
+  };
+
+  void run_step(const Step& s) {
+    const Node& n = plan_.graph[s.id];
+    const OpSite site{n.attrs, s.in_types, n.out};
+    if (s.kernel) s.kernel->run({site, s.in, s.out, s.workspace, s.prepared.get()});
+    else n.op->reference_f32({site, s.in, s.out});
+  }
+
+  const Plan& plan_;
+  std::vector<std::unique_ptr<Step>> steps_;
+};
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(Isa isa, bool reference_only) : isa_(isa), reference_only_(reference_only) {}
+  std::string name() const override { return "cpu"; }
+
+  KernelChoice choose(const OpCard& op, const OpSite& site) override {
+    KernelChoice choice;
+    const Kernel* k = pick(op, site, isa_, reference_only_, &choice.declined);
+    if (!k) {
+      MR_CHECK(op.reference_f32, "{} has no kernel", op.name);
+      choice.name = "reference";
+      return choice;
+    }
+    choice.name = k->name;
+    if (k->detail) choice.name += fmt::format(" [{}]", k->detail(site));
+    if (k->workspace_bytes) choice.workspace_bytes = k->workspace_bytes(site);
+    return choice;
+  }
+  std::unique_ptr<Arena> allocate(int64_t bytes) override { return std::make_unique<CpuArena>(bytes); }
+  std::unique_ptr<Executable> load(const Plan& plan, std::span<std::byte* const> place) override {
+    return std::make_unique<CpuExecutable>(plan, place, isa_, reference_only_);
+  }
+  void copy_in(std::byte* device, std::span<const std::byte> host) override {
+    if (!host.empty()) std::memcpy(device, host.data(), host.size());
+  }
+  void copy_out(std::span<std::byte> host, const std::byte* device) override {
+    if (!host.empty()) std::memcpy(host.data(), device, host.size());
+  }
+
+ private:
+  Isa isa_;
+  bool reference_only_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(Isa isa, bool reference_only) { return std::make_unique<CpuBackend>(isa, reference_only); }
+
+}  // namespace millrace::cpu

@@ -1,0 +1,262 @@
+#include "cpu/gemm.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "cpu/machine.h"
+
+namespace millrace::cpu {
+namespace {
+
+constexpr int64_t kTilings[][2] = {{64, 192}, {64, 384}, {128, 256}, {128, 384}, {192, 256}, {256, 384}, {512, 256}, {512, 512}, {1024, 384}, {1024, 1024}};
+constexpr double kMeasureFlops = 6e8;  // long enough to be past start-up costs, short enough to try ten
+std::atomic<bool> measuring{true};
+std::mutex mutex;
+
+// A fixed rule for when nothing is measured: square-ish tiles, at least four tasks where the size allows.
+GemmChoice default_choice(const GemmShape& s) {
+  GemmChoice choice;
+  while (choice.tile_m > 32 && (s.m + choice.tile_m - 1) / choice.tile_m * ((s.n + choice.tile_n - 1) / choice.tile_n) < 4) choice.tile_m /= 2;
+  return choice;
+}
+
+class Memory {
+ public:
+  static Memory& get() {
+    static Memory memory;
+    return memory;
+  }
+
+  GemmChoice find_or_measure(const GemmShape& shape) {
+    const auto found = choices_.find(shape);
+    if (found != choices_.end()) return found->second;
+    const GemmChoice choice = measure(shape);
+    choices_[shape] = choice;
+    save();
+    return choice;
+  }
+
+ private:
+  Memory() : path_(cache_folder() / ("gemm-" + machine_fingerprint() + ".txt")) {
+    if (!fs::exists(path_)) return;
+    std::istringstream lines(read_file(path_, 16 << 20));
+    std::string line;
+    while (std::getline(lines, line)) {
+      GemmShape s;
+      GemmChoice c;
+      int ta = 0, tb = 0, entry = 0;
+      long long m = 0, n = 0, k = 0, tm = 0, tn = 0;
+      // A damaged line is skipped: the shape is then measured again.
+      if (std::sscanf(line.c_str(), "%lld %lld %lld %d %d : %d %lld %lld", &m, &n, &k, &ta, &tb, &entry, &tm, &tn) != 8) continue;
+      if (tm < 1 || tn < 1 || entry < 0 || entry > 1) continue;
+      s = {m, n, k, ta != 0, tb != 0};
+      c = {static_cast<GemmEntry>(entry), tm, tn};
+      choices_[s] = c;
+    }
+  }
+
+  void save() const {
+    std::string text;
+    for (const auto& [s, c] : choices_)
+      text += fmt::format("{} {} {} {} {} : {} {} {}\n", s.m, s.n, s.k, int{s.ta}, int{s.tb}, static_cast<int>(c.entry), c.tile_m, c.tile_n);
+    try {
+      create_folders(path_.parent_path());
+      write_file(path_, text);
+    } catch (const Error&) {
+      // A cache that cannot be written costs the next start a second, nothing else.
+    }
+  }
+
+  static GemmChoice measure(const GemmShape& full) {
+    // Tiles are independent, so a slice of a large product ranks them as the whole would.
+    GemmShape s = full;
+    while (2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) > kMeasureFlops && std::max(s.m, s.n) > 2048)
+      (s.m > s.n ? s.m : s.n) /= 2;
+    std::vector<float> a(static_cast<size_t>(s.m * s.k), 0.5f), b(static_cast<size_t>(s.k * s.n), 0.25f), c(static_cast<size_t>(s.m * s.n));
+    const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+    const int repeats = flops < 2e7 ? 12 : 3;
+    GemmChoice best = default_choice(s);
+    double best_time = 1e30;
+    for (const GemmEntry entry : {GemmEntry::sgemm, GemmEntry::matmul}) {
+      for (const auto& tiling : kTilings) {
+        if (tiling[0] >= 2 * s.m && tiling[0] > 64) continue;
+        if (tiling[1] >= 2 * s.n && tiling[1] > 192) continue;
+        // The primitive is tried at the best tiling only: its order among tilings follows sgemm's.
+        if (entry == GemmEntry::matmul && (tiling[0] != best.tile_m || tiling[1] != best.tile_n)) continue;
+        const GemmChoice candidate{entry, tiling[0], tiling[1]};
+        double time = 1e30;
+        for (int i = 0; i <= repeats; ++i) {  // the first run warms caches and is not counted
+          const int64_t start = now_ns();
+          gemm(s, candidate, a.data(), b.data(), c.data());
+          const double seconds = seconds_since(start);
+          if (i > 0) time = std::min(time, seconds);
+          if (i == 1 && time > 1.4 * best_time) break;
+        }
+        // A later candidate must win clearly, so that noise does not flip the choice.
+        if (time < best_time * 0.98) {
+          best_time = time;
+          best = candidate;
+        }
+      }
+    }
+    return best;
+  }
+
+  fs::path path_;
+  std::map<GemmShape, GemmChoice> choices_;
+};
+
+void check_dnnl(dnnl_status_t status, const char* what) {
+  MR_CHECK(status == dnnl_success, "oneDNN {}: status {}", what, static_cast<int>(status));
+}
+
+// A matmul primitive for one tile shape, with a set of memory handles per thread so that nothing is
+// allocated when it runs.
+struct TileKey {
+  int64_t m, n, k, lda, ldb, ldc;
+  bool ta, tb, accumulate;
+  friend auto operator<=>(const TileKey&, const TileKey&) = default;
+};
+
+class MatmulPrimitive {
+ public:
+  explicit MatmulPrimitive(const TileKey& key) {
+    check_dnnl(dnnl_engine_create(&engine_, dnnl_cpu, 0), "engine");
+    dnnl_dims_t a_dims{key.m, key.k}, b_dims{key.k, key.n}, c_dims{key.m, key.n};
+    dnnl_dims_t a_strides{key.ta ? 1 : key.lda, key.ta ? key.lda : 1}, b_strides{key.tb ? 1 : key.ldb, key.tb ? key.ldb : 1}, c_strides{key.ldc, 1};
+    make(a_dims, a_strides, b_dims, b_strides, c_dims, c_strides, key.accumulate);
+  }
+  void run(const float* a, const float* b, float* c) {
+    PerThread& t = threads_[static_cast<size_t>(omp_get_thread_num())];
+    dnnl_memory_set_data_handle(t.a, const_cast<float*>(a));
+    dnnl_memory_set_data_handle(t.b, const_cast<float*>(b));
+    dnnl_memory_set_data_handle(t.c, c);
+    const dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, t.a}, {DNNL_ARG_WEIGHTS, t.b}, {DNNL_ARG_DST, t.c}};
+    check_dnnl(dnnl_primitive_execute(primitive_, t.stream, 3, args), "execute");
+  }
+
+ private:
+  struct PerThread {
+    dnnl_memory_t a, b, c;
+    dnnl_stream_t stream;
+  };
+
+  void make(dnnl_dims_t a_dims, dnnl_dims_t a_strides, dnnl_dims_t b_dims, dnnl_dims_t b_strides, dnnl_dims_t c_dims, dnnl_dims_t c_strides, bool accumulate) {
+    dnnl_primitive_attr_t attr = nullptr;
+    dnnl_post_ops_t post = nullptr;
+    check_dnnl(dnnl_primitive_attr_create(&attr), "attr");
+    check_dnnl(dnnl_post_ops_create(&post), "post ops");
+#if DNNL_VERSION_MAJOR >= 3
+    dnnl_memory_desc_t a_md, b_md, c_md;
+    check_dnnl(dnnl_memory_desc_create_with_strides(&a_md, 2, a_dims, dnnl_f32, a_strides), "A");
+    check_dnnl(dnnl_memory_desc_create_with_strides(&b_md, 2, b_dims, dnnl_f32, b_strides), "B");
+    check_dnnl(dnnl_memory_desc_create_with_strides(&c_md, 2, c_dims, dnnl_f32, c_strides), "C");
+    if (accumulate) check_dnnl(dnnl_post_ops_append_sum(post, 1.0f, 0, dnnl_f32), "sum");
+    check_dnnl(dnnl_primitive_attr_set_post_ops(attr, post), "post ops");
+    dnnl_primitive_desc_t pd;
+    check_dnnl(dnnl_matmul_primitive_desc_create(&pd, engine_, a_md, b_md, nullptr, c_md, attr), "matmul");
+    const dnnl_memory_desc_t *a = &a_md, *b = &b_md, *c = &c_md;
+    auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) { check_dnnl(dnnl_memory_create(m, *md, engine_, DNNL_MEMORY_NONE), "memory"); };
+#else
+    dnnl_memory_desc_t a_md, b_md, c_md;
+    check_dnnl(dnnl_memory_desc_init_by_strides(&a_md, 2, a_dims, dnnl_f32, a_strides), "A");
+    check_dnnl(dnnl_memory_desc_init_by_strides(&b_md, 2, b_dims, dnnl_f32, b_strides), "B");
+    check_dnnl(dnnl_memory_desc_init_by_strides(&c_md, 2, c_dims, dnnl_f32, c_strides), "C");
+    if (accumulate) check_dnnl(dnnl_post_ops_append_sum(post, 1.0f), "sum");
+    check_dnnl(dnnl_primitive_attr_set_post_ops(attr, post), "post ops");
+    dnnl_matmul_desc_t desc;
+    check_dnnl(dnnl_matmul_desc_init(&desc, &a_md, &b_md, nullptr, &c_md), "matmul");
+    dnnl_primitive_desc_t pd;
+    check_dnnl(dnnl_primitive_desc_create(&pd, &desc, attr, engine_, nullptr), "matmul");
+    const dnnl_memory_desc_t *a = &a_md, *b = &b_md, *c = &c_md;
+    auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) { check_dnnl(dnnl_memory_create(m, md, engine_, DNNL_MEMORY_NONE), "memory"); };
+#endif
+    check_dnnl(dnnl_primitive_create(&primitive_, pd), "primitive");
+    threads_.resize(static_cast<size_t>(std::max(omp_get_num_procs(), threads())));
+    for (PerThread& t : threads_) {
+      create(&t.a, a);
+      create(&t.b, b);
+      create(&t.c, c);
+      check_dnnl(dnnl_stream_create(&t.stream, engine_, dnnl_stream_default_flags), "stream");
+    }
+    dnnl_primitive_desc_destroy(pd);
+    dnnl_post_ops_destroy(post);
+    dnnl_primitive_attr_destroy(attr);
+  }
+
+  dnnl_engine_t engine_ = nullptr;
+  dnnl_primitive_t primitive_ = nullptr;
+  std::vector<PerThread> threads_;
+};
+
+// Primitives live as long as the program: a model has a few dozen tile shapes.
+MatmulPrimitive& primitive_for(const TileKey& key) {
+  static std::map<TileKey, MatmulPrimitive>* primitives = new std::map<TileKey, MatmulPrimitive>;
+  static std::mutex primitives_mutex;
+  std::lock_guard lock(primitives_mutex);
+  return primitives->try_emplace(key, key).first->second;
+}
+
+}  // namespace
+
+std::string GemmChoice::str() const {
+  return fmt::format("{} {}x{}", entry == GemmEntry::sgemm ? "sgemm" : "matmul", tile_m, tile_n);
+}
+
+void gemm_set_measuring(bool on) { measuring = on; }
+bool gemm_measuring() { return measuring; }
+
+GemmChoice gemm_choice(const GemmShape& shape) {
+  if (!measuring || shape.m == 0 || shape.n == 0 || shape.k == 0) return default_choice(shape);
+  std::lock_guard lock(mutex);
+  return Memory::get().find_or_measure(shape);
+}
+
+void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+  const int64_t m = i1 - i0, n = j1 - j0, lda = s.ta ? s.m : s.k, ldb = s.tb ? s.k : s.n;
+  a += s.ta ? i0 : i0 * s.k;
+  b += s.tb ? j0 * s.k : j0;
+  c += i0 * s.n + j0;
+  if (s.k == 0) {
+    if (beta == 0) for (int64_t i = 0; i < m; ++i) std::fill_n(c + i * s.n, n, 0.0f);
+    return;
+  }
+  if (choice.entry == GemmEntry::matmul) {
+    primitive_for({m, n, s.k, lda, ldb, s.n, s.ta, s.tb, beta != 0}).run(a, b, c);
+    return;
+  }
+  check_dnnl(dnnl_sgemm(s.ta ? 'T' : 'N', s.tb ? 'T' : 'N', m, n, s.k, 1.0f, a, lda, b, ldb, beta, c, s.n), "sgemm");
+}
+
+double measure_sgemm_ceiling() {
+  double best = 0;
+  for (const int64_t size : {768, 1536}) {
+    const GemmShape s{size, size, size};
+    std::vector<float> a(static_cast<size_t>(size * size), 0.5f), b(a), c(a);
+    for (const auto& tiling : kTilings) {
+      for (int i = 0; i < 4; ++i) {
+        const int64_t start = now_ns();
+        gemm(s, {GemmEntry::sgemm, tiling[0], tiling[1]}, a.data(), b.data(), c.data());
+        best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds_since(start));
+      }
+    }
+    // oneDNN's own threading on the whole product: the ceiling must not be one we made ourselves.
+    for (int i = 0; i < 4; ++i) {
+      const int64_t start = now_ns();
+      check_dnnl(dnnl_sgemm('N', 'N', size, size, size, 1.0f, a.data(), size, b.data(), size, 0.0f, c.data(), size), "sgemm");
+      best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds_since(start));
+    }
+  }
+  return best;
+}
+
+}  // namespace millrace::cpu

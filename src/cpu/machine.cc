@@ -1,0 +1,47 @@
+#include "cpu/machine.h"
+
+#include <oneapi/dnnl/dnnl.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "cpu/parallel.h"
+
+namespace millrace::cpu {
+
+std::string_view isa_name(Isa isa) { return isa == Isa::avx2 ? "avx2" : "avx512"; }
+
+bool supports(Isa isa) {
+  __builtin_cpu_init();
+  if (isa == Isa::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+Isa best_isa() {
+  const char* wish = std::getenv("MILLRACE_ISA");
+  if (wish && std::string_view(wish) == "avx2") return Isa::avx2;
+  return supports(Isa::avx512) ? Isa::avx512 : Isa::avx2;
+}
+
+namespace {
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown CPU";
+}
+}  // namespace
+
+std::string machine_name() { return fmt::format("{}, {} threads, {}", cpu_model(), threads(), isa_name(best_isa())); }
+
+std::string machine_fingerprint() {
+  const dnnl_version_t* v = dnnl_version();
+  std::string id = fmt::format("{}-{}-onednn{}.{}.{}", cpu_model(), isa_name(best_isa()), v->major, v->minor, v->patch);
+  for (char& ch : id)
+    if (!std::isalnum(static_cast<unsigned char>(ch)) && ch != '.' && ch != '-') ch = '_';
+  return id;
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,235 @@
+#include "data/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace millrace {
+namespace {
+
+constexpr char32_t kLastCodePoint = 0x10FFFF;
+
+struct CodePoint {
+  char32_t value = 0;
+  size_t bytes = 0;  // 0: the bytes are not UTF-8
+};
+
+CodePoint code_point_at(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) -> char32_t {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
+  };
+  const char32_t first = byte(0);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xC2 || first > 0xF4) return {};
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  char32_t value = first & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {};
+    value = value << 6 | (byte(i) & 0x3F);
+  }
+  constexpr std::array<char32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
+  if (value < kLeast[length] || value > kLastCodePoint || surrogate) return {};
+  return {value, length};
+}
+
+// file:line:column (byte offset), the column counted in characters.
+std::string place(const std::string& source_name, std::string_view text, size_t at) {
+  const std::string_view before = text.substr(0, at);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t line_start = before.rfind('\n') + 1;  // npos + 1 == 0
+  const auto column = 1 + std::count_if(before.begin() + static_cast<ptrdiff_t>(line_start),
+                                        before.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  return fmt::format("{}:{}:{} (byte {})", source_name, line, column, at);
+}
+
+[[noreturn]] void not_utf8(std::string_view text, const std::string& source_name, size_t at) {
+  std::string bytes;
+  for (const char c : text.substr(at, 4)) {
+    bytes += fmt::format("{}{:02X}", bytes.empty() ? "" : " ", static_cast<unsigned char>(c));
+  }
+  throw Error({.code = ErrorCode::config,
+               .what = "the text is not UTF-8",
+               .where = place(source_name, text, at),
+               .expected = "UTF-8, which the char tokenizer reads",
+               .got = "bytes " + bytes,
+               .remedy = "convert the text to UTF-8, or use data.tokenizer=byte"});
+}
+
+// Calls use(code point, byte offset) for every character.
+template <typename Use>
+void for_each_code_point(std::string_view text, const std::string& source_name, Use use) {
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    if (c.bytes == 0) not_utf8(text, source_name, at);
+    use(c.value, at);
+    at += c.bytes;
+  }
+}
+
+void append_utf8(char32_t c, std::string& out) {
+  const auto put = [&](char32_t byte) { out += static_cast<char>(static_cast<uint8_t>(byte)); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F));
+    put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  }
+}
+
+// U+00E9 `é`, the sign itself left out where it would not print.
+std::string show(char32_t c) {
+  std::string text = fmt::format("U+{:04X}", static_cast<uint32_t>(c));
+  if (c < 0x20 || (c >= 0x7F && c < 0xA0)) return text;
+  text += " `";
+  append_utf8(c, text);
+  return text + "`";
+}
+
+void check_id(int32_t id, int64_t vocab_size) {
+  if (id >= 0 && id < vocab_size) return;
+  throw Error({.what = "token id outside the vocabulary",
+               .expected = fmt::format("0 to {}", vocab_size - 1),
+               .got = std::to_string(id),
+               .remedy = "use the tokenizer that the model was trained with"});
+}
+
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::string name() const override { return "byte"; }
+  int64_t vocab_size() const override { return 256; }
+  void encode(std::string_view text, const std::string&, std::vector<int32_t>& out) const override {
+    out.reserve(out.size() + text.size());
+    for (const char c : text) out.push_back(static_cast<unsigned char>(c));
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      check_id(id, vocab_size());
+      text += static_cast<char>(static_cast<uint8_t>(id));
+    }
+    return text;
+  }
+  std::string to_json() const override { return nlohmann::json{{"type", "byte"}}.dump() + "\n"; }
+};
+
+class CharTokenizer : public Tokenizer {
+ public:
+  // Strictly increasing code points.
+  explicit CharTokenizer(std::vector<char32_t> vocabulary) : vocabulary_(std::move(vocabulary)) {
+    if (vocabulary_.empty()) return;
+    id_of_.assign(vocabulary_.back() + size_t{1}, -1);
+    for (size_t i = 0; i < vocabulary_.size(); ++i) {
+      id_of_[vocabulary_[i]] = static_cast<int32_t>(i);
+    }
+  }
+  std::string name() const override { return "char"; }
+  int64_t vocab_size() const override { return static_cast<int64_t>(vocabulary_.size()); }
+
+  void encode(std::string_view text, const std::string& source_name,
+              std::vector<int32_t>& out) const override {
+    for_each_code_point(text, source_name, [&](char32_t c, size_t at) {
+      const int32_t id = c < id_of_.size() ? id_of_[c] : -1;
+      if (id < 0) unknown(c, text, source_name, at);
+      out.push_back(id);
+    });
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      check_id(id, vocab_size());
+      append_utf8(vocabulary_[static_cast<size_t>(id)], text);
+    }
+    return text;
+  }
+  std::string to_json() const override {
+    std::string characters;
+    for (const char32_t c : vocabulary_) append_utf8(c, characters);
+    return nlohmann::json{{"type", "char"}, {"vocabulary", characters}}.dump() + "\n";
+  }
+
+ private:
+  [[noreturn]] void unknown(char32_t c, std::string_view text, const std::string& source_name,
+                            size_t at) const {
+    throw Error({.code = ErrorCode::config,
+                 .what = "a character is not in the vocabulary: " + show(c),
+                 .where = place(source_name, text, at),
+                 .expected = fmt::format("one of the {} characters of the training text",
+                                         vocabulary_.size()),
+                 .got = show(c),
+                 .remedy = "take the character out of this text, put it into the training text, or "
+                           "train with data.tokenizer=byte"});
+  }
+
+  std::vector<char32_t> vocabulary_;
+  std::vector<int32_t> id_of_;  // by code point; -1: not in the vocabulary
+};
+
+}  // namespace
+
+void check_utf8(std::string_view text, const std::string& source_name) {
+  for_each_code_point(text, source_name, [](char32_t, size_t) {});
+}
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view training_text,
+                                               const std::string& source_name) {
+  std::vector<bool> seen(kLastCodePoint + 1);
+  for_each_code_point(training_text, source_name, [&](char32_t c, size_t) { seen[c] = true; });
+  std::vector<char32_t> vocabulary;
+  for (char32_t c = 0; c <= kLastCodePoint; ++c) {
+    if (seen[c]) vocabulary.push_back(c);
+  }
+  return std::make_unique<CharTokenizer>(std::move(vocabulary));
+}
+
+std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
+                                               const std::string& source_name) {
+  const auto refuse = [&](const std::string& expected, const std::string& got) -> Error {
+    return Error({.what = "not a tokenizer file",
+                  .where = source_name,
+                  .expected = expected,
+                  .got = got,
+                  .remedy = "restore the file from the run that wrote it"});
+  };
+  nlohmann::json root;
+  try {
+    root = nlohmann::json::parse(json);
+  } catch (const nlohmann::json::parse_error& e) {
+    throw refuse("JSON", fmt::format("a fault at byte {}", e.byte));
+  }
+  if (!root.is_object()) throw refuse("an object", root.type_name());
+  const auto type = root.find("type");
+  if (type == root.end() || !type->is_string()) {
+    throw refuse("a string `type`", type == root.end() ? "none" : type->type_name());
+  }
+  if (*type == "byte") return make_byte_tokenizer();
+  if (*type != "char") {
+    throw refuse("type `char` or `byte`", type->dump(-1, ' ', /*ensure_ascii=*/true).substr(0, 40));
+  }
+  const auto characters = root.find("vocabulary");
+  if (characters == root.end() || !characters->is_string()) {
+    throw refuse("a string `vocabulary`",
+                 characters == root.end() ? "none" : characters->type_name());
+  }
+  std::vector<char32_t> vocabulary;
+  for_each_code_point(characters->get_ref<const std::string&>(), source_name,
+                      [&](char32_t c, size_t) {
+                        if (!vocabulary.empty() && c <= vocabulary.back()) {
+                          throw refuse("a vocabulary in increasing order",
+                                       show(c) + " after " + show(vocabulary.back()));
+                        }
+                        vocabulary.push_back(c);
+                      });
+  if (vocabulary.empty()) throw refuse("at least one character in `vocabulary`", "none");
+  return std::make_unique<CharTokenizer>(std::move(vocabulary));
+}
+
+}  // namespace millrace

@@ -1,0 +1,66 @@
+#include "exec/ledger.h"
+
+#include <algorithm>
+
+namespace millrace {
+
+std::string_view owner_name(Owner owner) {
+  constexpr std::string_view kNames[kOwners] = {"residual", "input_wait", "h2d", "forward", "backward", "optimizer", "comm", "eval", "checkpoint", "logging", "idle_launch"};
+  return kNames[static_cast<size_t>(owner)];
+}
+
+NodeTimes& Ledger::times_of(const Plan& plan) {
+  for (NodeTimes& t : times_)
+    if (t.plan == &plan) return t;
+  times_.push_back({&plan, std::vector<int64_t>(plan.graph.nodes.size(), 0), 0});
+  return times_.back();
+}
+
+namespace {
+
+// "layers.3.attention" -> "layers.*.attention".
+std::string component(const std::string& path) {
+  std::string out;
+  for (size_t i = 0; i < path.size();) {
+    const size_t dot = std::min(path.find('.', i), path.size());
+    const std::string part = path.substr(i, dot - i);
+    const bool number = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    out += (out.empty() ? "" : ".") + (number ? std::string("*") : part);
+    i = dot + 1;
+  }
+  return out.empty() ? "update" : out;
+}
+
+template <typename Key>
+std::vector<LedgerRow> group(const Ledger& ledger, Key key) {
+  std::map<std::string, LedgerRow> rows;
+  for (const NodeTimes& t : ledger.node_times())
+    for (NodeId id = 0; id < t.plan->graph.size(); ++id) {
+      const Node& n = t.plan->graph[id];
+      if (t.plan->kernels[static_cast<size_t>(id)].name.empty()) continue;
+      const Cost cost = t.plan->graph.cost(n);
+      LedgerRow& row = rows[key(*t.plan, n)];
+      row.ns += t.ns[static_cast<size_t>(id)];
+      row.flops += cost.flops * static_cast<double>(t.runs);
+      row.bytes += cost.bytes * static_cast<double>(t.runs);
+    }
+  std::vector<LedgerRow> list;
+  for (auto& [name, row] : rows) {
+    row.name = name;
+    list.push_back(row);
+  }
+  std::sort(list.begin(), list.end(), [](const LedgerRow& a, const LedgerRow& b) { return a.ns > b.ns; });
+  return list;
+}
+
+}  // namespace
+
+std::vector<LedgerRow> rows_by_op(const Ledger& ledger) {
+  return group(ledger, [](const Plan&, const Node& n) { return std::string(n.op->name); });
+}
+
+std::vector<LedgerRow> rows_by_component(const Ledger& ledger) {
+  return group(ledger, [](const Plan& plan, const Node& n) { return component(plan.graph.scopes[static_cast<size_t>(n.scope)].path); });
+}
+
+}  // namespace millrace

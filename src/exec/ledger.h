@@ -1,0 +1,85 @@
+// The ledger: every nanosecond of wall time has exactly one owner. The clock is read at each change of
+// owner, so the parts add up to the whole by construction; time nobody claimed is `residual`, shown and
+// never spread. Inside a plan's run the owner changes at each node.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/clock.h"
+#include "graph/plan.h"
+
+namespace millrace {
+
+enum class Owner : uint8_t { residual, input_wait, h2d, forward, backward, optimizer, comm, eval, checkpoint, logging, idle_launch };
+constexpr size_t kOwners = 11;
+std::string_view owner_name(Owner owner);
+
+// Times of one plan's nodes, summed over its runs.
+struct NodeTimes {
+  const Plan* plan = nullptr;
+  std::vector<int64_t> ns;  // per node
+  int64_t runs = 0;
+};
+
+class Ledger {
+ public:
+  Ledger() : start_(now_ns()), last_(start_) {}
+
+  // From now on `owner` pays. Returns the time of the change.
+  int64_t change(Owner owner) {
+    const int64_t now = now_ns();
+    ns_[static_cast<size_t>(current_)] += now - last_;
+    last_ = now;
+    current_ = owner;
+    return now;
+  }
+  // The executor has already split [last change, now] by node; it reports the three phases.
+  void add_run(std::span<const int64_t> phase_ns, int64_t end) {
+    int64_t claimed = 0;
+    for (size_t p = 0; p < 3; ++p) {
+      ns_[static_cast<size_t>(Owner::forward) + p] += phase_ns[p];
+      claimed += phase_ns[p];
+    }
+    ns_[static_cast<size_t>(current_)] += (end - last_) - claimed;
+    last_ = end;
+  }
+  Owner current() const { return current_; }
+  int64_t total_ns() const { return last_ - start_; }
+  int64_t ns(Owner owner) const { return ns_[static_cast<size_t>(owner)]; }
+  NodeTimes& times_of(const Plan& plan);
+  const std::vector<NodeTimes>& node_times() const { return times_; }
+
+ private:
+  int64_t start_, last_;
+  Owner current_ = Owner::residual;
+  std::array<int64_t, kOwners> ns_{};
+  std::vector<NodeTimes> times_;
+};
+
+// Puts the previous owner back when it goes out of sight.
+class OwnerScope {
+ public:
+  OwnerScope(Ledger& ledger, Owner owner) : ledger_(ledger), before_(ledger.current()) { ledger_.change(owner); }
+  ~OwnerScope() { ledger_.change(before_); }
+  OwnerScope(const OwnerScope&) = delete;
+  OwnerScope& operator=(const OwnerScope&) = delete;
+
+ private:
+  Ledger& ledger_;
+  Owner before_;
+};
+
+// What the ledger says about the nodes of its plans, grouped.
+struct LedgerRow {
+  std::string name;
+  int64_t ns = 0;
+  double flops = 0, bytes = 0;
+};
+std::vector<LedgerRow> rows_by_op(const Ledger& ledger);         // "matmul", "attention", …
+std::vector<LedgerRow> rows_by_component(const Ledger& ledger);  // "layers.*.attention", …: layer numbers joined
+
+}  // namespace millrace

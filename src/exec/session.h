@@ -1,0 +1,61 @@
+// Session: several Plans over one memory. Leaves (parameters, optimizer state, inputs) are shared by name;
+// the scratch arena is as large as the hungriest plan needs. Everything is allocated once, here.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/backend.h"
+
+namespace millrace {
+
+// How the leaves of several plans share one block: known before anything is allocated.
+struct SessionLayout {
+  std::map<std::string, int64_t> offset;  // leaf name -> place in the state
+  std::map<std::string, TensorType> type;
+  int64_t state_bytes = 0;
+  int64_t scratch_bytes = 0;
+  int64_t total_bytes() const { return state_bytes + scratch_bytes; }
+};
+SessionLayout layout_session(std::span<const Plan* const> plans);
+
+class Session {
+ public:
+  // The plans must outlive the session.
+  Session(Backend& backend, std::vector<const Plan*> plans);
+
+  void run(size_t plan, Ledger* ledger = nullptr) { executables_[plan]->run(ledger); }
+
+  const TensorType& type(const std::string& leaf) const;
+  bool has(const std::string& leaf) const { return layout_.type.contains(leaf); }
+  template <typename T>
+  void write(const std::string& leaf, std::span<const T> values) { write_bytes(leaf, std::as_bytes(values)); }
+  template <typename T>
+  std::vector<T> read(const std::string& leaf) const {
+    std::vector<T> values(static_cast<size_t>(type(leaf).numel()));
+    read_bytes(leaf, std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+  std::vector<float> output(size_t plan, const std::string& name) const;
+  float scalar_output(size_t plan, const std::string& name) const;
+
+  // What was allocated, as the arenas report it.
+  int64_t allocated_bytes() const { return state_->bytes() + scratch_->bytes(); }
+  const SessionLayout& layout() const { return layout_; }
+
+ private:
+  void write_bytes(const std::string& leaf, std::span<const std::byte> bytes);
+  void read_bytes(const std::string& leaf, std::span<std::byte> bytes) const;
+  const std::byte* output_place(size_t plan, const std::string& name, TensorType& type) const;
+
+  Backend& backend_;
+  std::vector<const Plan*> plans_;
+  SessionLayout layout_;
+  std::unique_ptr<Arena> state_, scratch_;
+  std::vector<std::vector<std::byte*>> place_;  // per plan and buffer
+  std::vector<std::unique_ptr<Executable>> executables_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,308 @@
+#include "graph/passes.h"
+
+#include <algorithm>
+#include <map>
+
+#include "graph/expression.h"
+
+namespace millrace {
+
+std::vector<std::string_view> pass_names() {
+  return {"simplify", "chunk_head", "recompute", "fuse_elementwise", "fuse_epilogue", "schedule"};
+}
+
+Graph optimize(const Graph& graph, const PassOptions& options) {
+  auto on = [&](const char* name) { return !options.off.contains(name); };
+  Graph g = graph;
+  if (on("simplify")) g = simplify(g);
+  if (on("chunk_head") && options.head_chunk_rows > 0) g = chunk_head(g, options.head_chunk_rows);
+  // Before fusion: a cheap result can be recomputed alone only while it is a node of its own.
+  if (on("recompute") && !(options.recompute == Recompute{})) g = recompute(g, options.recompute);
+  if (on("fuse_elementwise")) g = fuse_elementwise(g);
+  if (on("fuse_epilogue")) g = fuse_epilogue(g);
+  if (on("schedule")) g = schedule(g);
+  return g;
+}
+
+std::vector<int32_t> recompute_units(const Graph& graph) {
+  std::vector<int32_t> units;
+  for (size_t i = 0; i < graph.scopes.size(); ++i)
+    if (graph.scopes[i].recompute_unit == static_cast<int32_t>(i)) units.push_back(static_cast<int32_t>(i));
+  return units;
+}
+
+namespace {
+
+Expression expression_of(const Node& n) {
+  return Expression::parse(n.attrs.text("expr"), static_cast<int>(n.in.size()));
+}
+bool is_op(const Node& n, std::string_view name) { return n.op->name == name; }
+
+// An element-wise node from an expression and inputs, equal and unused inputs removed.
+Node elementwise_node(const Graph& g, const Expression& expression, const std::vector<Value>& in, const Node& like) {
+  std::vector<int> same_as(in.size()), operand_of;
+  for (size_t i = 0; i < in.size(); ++i)
+    same_as[i] = static_cast<int>(std::find(in.begin(), in.end(), in[i]) - in.begin());
+  const Expression e = compact_operands(expression, same_as, operand_of);
+  Node n{.op = find_op_card("elementwise"), .in = {}, .attrs = {{"expr", e.str()}}, .out = {}, .scope = like.scope, .phase = like.phase, .leaf = Leaf::none, .name = {}, .recomputed = like.recomputed};
+  n.in.resize(static_cast<size_t>(e.operands));
+  for (size_t i = 0; i < in.size(); ++i)
+    if (operand_of[i] >= 0) n.in[static_cast<size_t>(operand_of[i])] = in[i];
+  const std::string fault = n.op->infer(n.attrs, g.in_types(n), n.out);
+  MR_CHECK(fault.empty(), "fused element-wise node: {}", fault);
+  return n;
+}
+
+}  // namespace
+
+Graph simplify(const Graph& graph) {
+  Rewriter r(graph);
+  const auto users = graph.users();
+  std::map<std::string, NodeId> seen;  // text of (op, inputs, attrs) -> node in the new graph
+  for (NodeId id = 0; id < graph.size(); ++id) {
+    const Node& n = graph[id];
+    if (n.leaf != Leaf::none) { r.copy(id); continue; }
+    if (n.op->is_view && graph.type(n.in[0]) == n.out[0]) { r.map({id, 0}, r.mapped(n.in[0])); continue; }
+    Node node = n;
+    node.in = r.mapped(n.in);
+    if (is_op(n, "elementwise")) {
+      // Scalar constants move into the expression.
+      const Expression e = expression_of(n);
+      ExpressionBuilder b(e.operands);
+      std::vector<Term> terms;
+      for (int i = 0; i < e.operands; ++i) {
+        const Node& source = r.to[node.in[static_cast<size_t>(i)].node];
+        const bool foldable = is_op(source, "constant") && (source.out[0].numel() == 1 || e.operands > 1) &&
+                              !(source.out[0] == n.out[0] && e.operands == 1);
+        bool shape_kept = false;  // another operand must still carry the output's shape
+        for (int k = 0; k < e.operands; ++k)
+          shape_kept = shape_kept || (k != i && r.to.type(node.in[static_cast<size_t>(k)]).shape == n.out[0].shape);
+        terms.push_back(foldable && shape_kept ? b.constant(source.attrs.number("value")) : Term::operand(i));
+      }
+      const Expression folded = b.finish(b.inline_expression(e, terms));
+      if (folded.results.size() == 1 && folded.passthrough(0) >= 0) {
+        const Value v = node.in[static_cast<size_t>(folded.passthrough(0))];
+        if (r.to.type(v) == n.out[0]) { r.map({id, 0}, v); continue; }
+      }
+      bool carries_shape = false;
+      std::vector<bool> read(static_cast<size_t>(e.operands), false);
+      for (const Instruction& c : folded.code) {
+        if (function_arity(c.function) >= 1 && c.a.is_operand()) read[static_cast<size_t>(c.a.index())] = true;
+        if (function_arity(c.function) >= 2 && c.b.is_operand()) read[static_cast<size_t>(c.b.index())] = true;
+      }
+      for (Term t : folded.results) if (t.is_operand()) read[static_cast<size_t>(t.index())] = true;
+      for (size_t i = 0; i < read.size(); ++i) carries_shape = carries_shape || (read[i] && r.to.type(node.in[i]).shape == n.out[0].shape);
+      if (carries_shape) node = elementwise_node(r.to, folded, node.in, n);
+      // add(embedding_grad(ids, dy), x): scatter into x instead of into zeros.
+      const std::string text = node.attrs.text("expr");
+      if (text == "t0=add(a0,a1)->t0") {
+        for (size_t side : {size_t{0}, size_t{1}}) {
+          const Value v = node.in[side], other = node.in[1 - side];
+          const Node& source = r.to[v.node];
+          if (!is_op(source, "embedding_grad") || source.in.size() != 2 || r.to.type(other) != node.out[0]) continue;
+          if (users[static_cast<size_t>(n.in[side].node)].size() != 1) continue;
+          Node merged = source;
+          merged.in.push_back(other);
+          node = merged;
+          break;
+        }
+      }
+    }
+    std::string key(node.op->name);
+    for (Value v : node.in) key += fmt::format(" {}.{}", v.node, v.out);
+    key += " " + node.attrs.str();
+    auto [at, fresh] = seen.try_emplace(key, r.to.size());
+    if (fresh) r.append(std::move(node));
+    for (size_t i = 0; i < n.out.size(); ++i) r.map({id, static_cast<int32_t>(i)}, {at->second, static_cast<int32_t>(i)});
+  }
+  return r.finish("simplify");
+}
+
+Graph chunk_head(const Graph& graph, int64_t rows) {
+  Graph g = graph;
+  for (Node& n : g.nodes)
+    if (is_op(n, "linear_cross_entropy")) n.attrs.set({"chunk_rows", rows});
+  verify(g, "chunk_head");
+  return g;
+}
+
+Graph recompute(const Graph& graph, const Recompute& how) {
+  const auto units = recompute_units(graph);
+  auto unit_of = [&](const Node& n) { return graph.scopes[static_cast<size_t>(n.scope)].recompute_unit; };
+  auto dropped = [&](NodeId id) {
+    const Node& n = graph[id];
+    if (n.leaf != Leaf::none || n.phase != Phase::forward || unit_of(n) < 0) return false;
+    const auto order = std::find(units.begin(), units.end(), unit_of(n)) - units.begin();
+    if (order < how.whole_layers) return true;
+    return how.cheap && (n.op->cheap || n.op->is_view);
+  };
+  Rewriter r(graph);
+  std::map<NodeId, NodeId> again;  // forward node -> its second run
+  // The value a backward node should read: recomputed if dropped. Inside a whole layer everything is
+  // made again from the layer's input; the value that leaves a layer stays stored (the next layer's
+  // input), unless only this layer's own backward reads it.
+  auto fetch = [&](auto&& self, Value v, int32_t reader_unit) -> Value {
+    const Node& n = graph[v.node];
+    if (!dropped(v.node) || unit_of(n) != reader_unit) return r.mapped(v);
+    auto found = again.find(v.node);
+    if (found == again.end()) {
+      Node clone = n;
+      for (Value& in : clone.in) in = self(self, in, reader_unit);
+      clone.recomputed = true;
+      clone.phase = Phase::backward;
+      found = again.emplace(v.node, r.append(std::move(clone))).first;
+    }
+    return {found->second, v.out};
+  };
+  for (NodeId id = 0; id < graph.size(); ++id) {
+    const Node& n = graph[id];
+    if (n.phase != Phase::backward || n.leaf != Leaf::none) { r.copy(id); continue; }
+    Node node = n;
+    for (Value& v : node.in) v = fetch(fetch, v, unit_of(n));
+    const NodeId to = r.append(std::move(node));
+    for (size_t i = 0; i < n.out.size(); ++i) r.map({id, static_cast<int32_t>(i)}, {to, static_cast<int32_t>(i)});
+  }
+  return r.finish("recompute");
+}
+
+Graph fuse_elementwise(const Graph& graph) {
+  constexpr size_t kMaxInstructions = 48, kMaxOperands = 14;
+  Graph g = graph;
+  // One merge at a time, consumer by consumer; a merge gives the consumer the producer's work.
+  for (NodeId id = 0; id < g.size(); ++id) {
+    if (!is_op(g[id], "elementwise")) continue;
+    for (bool merged = true; merged;) {
+      merged = false;
+      const auto users = g.users();
+      for (Value v : g[id].in) {
+        const NodeId producer = v.node;
+        const Node &p = g[producer], &c = g[id];
+        if (!is_op(p, "elementwise") || p.out[0] != c.out[0] || p.phase != c.phase) continue;
+        // What else reads the producer must come later than the merged node, or be nobody.
+        bool others = false, early = false;
+        for (NodeId user : users[static_cast<size_t>(producer)]) {
+          others = others || user != id;
+          early = early || (user < id && user != id);
+        }
+        for (const auto& [name, out] : g.outputs) others = others || out.node == producer;
+        for (const Update& u : g.updates) others = others || u.value.node == producer;
+        if (early) continue;
+        const Expression pe = expression_of(p), ce = expression_of(c);
+        if (pe.code.size() + ce.code.size() > kMaxInstructions || p.in.size() + c.in.size() > kMaxOperands) continue;
+        std::vector<Value> in = p.in;
+        in.insert(in.end(), c.in.begin(), c.in.end());
+        ExpressionBuilder b(static_cast<int>(in.size()));
+        std::vector<Term> p_terms, c_terms;
+        for (int i = 0; i < pe.operands; ++i) p_terms.push_back(Term::operand(i));
+        const auto p_results = b.inline_expression(pe, p_terms);
+        for (int i = 0; i < ce.operands; ++i) {
+          const Value operand = c.in[static_cast<size_t>(i)];
+          c_terms.push_back(operand.node == producer ? p_results[static_cast<size_t>(operand.out)] : Term::operand(pe.operands + i));
+        }
+        auto results = b.inline_expression(ce, c_terms);
+        const size_t c_outputs = results.size();
+        if (others) results.insert(results.end(), p_results.begin(), p_results.end());
+        Node fused = elementwise_node(g, b.finish(results), in, c);
+        g[id] = std::move(fused);
+        if (others) {
+          auto redirect = [&](Value& value) {
+            if (value.node == producer) value = {id, value.out + static_cast<int32_t>(c_outputs)};
+          };
+          for (NodeId later = id + 1; later < g.size(); ++later) for (Value& value : g[later].in) redirect(value);
+          for (auto& [name, out] : g.outputs) redirect(out);
+          for (Update& u : g.updates) redirect(u.value);
+        }
+        merged = true;
+        break;
+      }
+    }
+  }
+  g = without_dead_nodes(g);
+  verify(g, "fuse_elementwise");
+  return g;
+}
+
+Graph fuse_epilogue(const Graph& graph) {
+  Graph g = graph;
+  for (NodeId id = 0; id < g.size(); ++id) {
+    if (!is_op(g[id], "elementwise")) continue;
+    const auto users = g.users();
+    // The latest matmul among the operands: the others are ready by then.
+    Value chosen;
+    for (Value v : g[id].in) {
+      const Node& m = g[v.node];
+      if (!is_op(m, "matmul") || m.attrs.find("expr") || m.out[0] != g[id].out[0] || m.phase != g[id].phase) continue;
+      if (users[static_cast<size_t>(v.node)].size() != 1) continue;
+      bool is_output = false;
+      for (const auto& [name, out] : g.outputs) is_output = is_output || out.node == v.node;
+      for (const Update& u : g.updates) is_output = is_output || u.value.node == v.node;
+      if (!is_output && v.node > chosen.node) chosen = v;
+    }
+    if (!chosen.valid()) continue;
+    bool broadcast_ok = true;  // the epilogue walks rows of the result: bias, whole rows, scalars
+    const int64_t width = g[id].out[0].shape.last();
+    for (Value v : g[id].in) {
+      const TensorType& t = g.type(v);
+      broadcast_ok = broadcast_ok && (t.shape == g[id].out[0].shape || t.numel() == 1 || t.dtype == DType::i32 ||
+                                      (t.shape.rank() == 1 && t.shape[0] == width));
+    }
+    if (!broadcast_ok) continue;
+    const Node& m = g[chosen.node];
+    const Expression e = expression_of(g[id]);
+    // Operand 0 becomes the product; the rest keep their order.
+    Node fused = m;
+    fused.scope = g[id].scope;
+    ExpressionBuilder b(e.operands);
+    std::vector<Term> terms(static_cast<size_t>(e.operands));
+    int next = 1;
+    for (int i = 0; i < e.operands; ++i) {
+      const Value v = g[id].in[static_cast<size_t>(i)];
+      if (v == chosen) { terms[static_cast<size_t>(i)] = Term::operand(0); continue; }
+      terms[static_cast<size_t>(i)] = Term::operand(next++);
+      fused.in.push_back(v);
+    }
+    fused.attrs.set({"expr", b.finish(b.inline_expression(e, terms)).str()});
+    fused.out = g[id].out;
+    g[id] = std::move(fused);
+  }
+  g = without_dead_nodes(g);
+  verify(g, "fuse_epilogue");
+  return g;
+}
+
+Graph schedule(const Graph& graph) {
+  const NodeId n = graph.size();
+  const auto users = graph.users();
+  std::vector<NodeId> last_use(static_cast<size_t>(n), -1);
+  for (NodeId id = 0; id < n; ++id)
+    for (NodeId user : users[static_cast<size_t>(id)]) last_use[static_cast<size_t>(id)] = std::max(last_use[static_cast<size_t>(id)], user);
+  // A node sinks to just before its first reader when all its inputs live at least that long anyway.
+  std::vector<std::vector<NodeId>> before(static_cast<size_t>(n));
+  std::vector<bool> moved(static_cast<size_t>(n), false);
+  std::set<NodeId> pinned;
+  for (const auto& [name, v] : graph.outputs) pinned.insert(v.node);
+  for (const Update& u : graph.updates) pinned.insert(u.value.node);
+  for (NodeId id = 0; id < n; ++id) {
+    const Node& node = graph[id];
+    const auto& readers = users[static_cast<size_t>(id)];
+    if (node.leaf != Leaf::none || readers.empty() || pinned.contains(id) || node.phase == Phase::optimizer) continue;
+    const NodeId first = readers.front();
+    if (first == id + 1 || graph[first].phase != node.phase) continue;
+    bool free = true;
+    for (Value v : node.in)
+      free = free && (graph[v.node].leaf != Leaf::none || last_use[static_cast<size_t>(v.node)] > first);
+    if (!free || node.in.empty()) continue;
+    before[static_cast<size_t>(first)].push_back(id);
+    moved[static_cast<size_t>(id)] = true;
+  }
+  Rewriter r(graph);
+  auto place = [&](auto&& self, NodeId id) -> void {
+    for (NodeId earlier : before[static_cast<size_t>(id)]) self(self, earlier);
+    r.copy(id);
+  };
+  for (NodeId id = 0; id < n; ++id)
+    if (!moved[static_cast<size_t>(id)]) place(place, id);
+  return r.finish("schedule");
+}
+
+}  // namespace millrace

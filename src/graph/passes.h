@@ -1,0 +1,46 @@
+// The passes: each takes a graph and gives a graph, is verified after, and can be switched off by name.
+// The order is fixed in optimize(); docs/ARCHITECTURE.md says why.
+#pragma once
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace millrace {
+
+// How much of the forward pass is run a second time to save memory.
+struct Recompute {
+  bool cheap = false;       // normalisation and element-wise results
+  int64_t whole_layers = 0; // the first so many layers keep only their input
+  friend bool operator==(const Recompute&, const Recompute&) = default;
+};
+
+struct PassOptions {
+  std::set<std::string> off;  // names from pass_names()
+  Recompute recompute;
+  int64_t head_chunk_rows = 0;  // rows of logits alive at once; 0: the kernel's own choice
+};
+
+std::vector<std::string_view> pass_names();
+
+// Merges equal nodes, folds constants into expressions, drops identities, adds into embedding gradients.
+Graph simplify(const Graph& graph);
+// Backward nodes read recomputed values instead of stored ones.
+Graph recompute(const Graph& graph, const Recompute& how);
+// Chains of element-wise nodes become one.
+Graph fuse_elementwise(const Graph& graph);
+// Element-wise nodes behind a matmul become its epilogue.
+Graph fuse_epilogue(const Graph& graph);
+// Moves nodes towards their first reader where that shortens lives.
+Graph schedule(const Graph& graph);
+// Sets how many rows of logits the loss head works on at a time.
+Graph chunk_head(const Graph& graph, int64_t rows);
+
+Graph optimize(const Graph& graph, const PassOptions& options);
+
+// The layers of the graph, in order: scopes marked by Builder::layer.
+std::vector<int32_t> recompute_units(const Graph& graph);
+
+}  // namespace millrace

@@ -1,0 +1,221 @@
+#include "graph/plan.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/text.h"
+
+namespace millrace {
+
+std::string_view memory_class_name(MemoryClass c) {
+  switch (c) {
+    case MemoryClass::parameters: return "parameters";
+    case MemoryClass::optimizer_state: return "optimizer state";
+    case MemoryClass::gradients: return "gradients";
+    case MemoryClass::inputs: return "inputs";
+    case MemoryClass::activations: return "activations";
+    case MemoryClass::temporaries: return "temporaries";
+    case MemoryClass::workspace: return "workspace";
+  }
+  return "";
+}
+
+namespace {
+
+MemoryClass leaf_class(Leaf leaf) {
+  switch (leaf) {
+    case Leaf::parameter: return MemoryClass::parameters;
+    case Leaf::optimizer_state: return MemoryClass::optimizer_state;
+    case Leaf::gradient_buffer: return MemoryClass::gradients;
+    default: return MemoryClass::inputs;
+  }
+}
+
+// Assigns buffers: leaves and views first, in-place results share, the rest get their own.
+void assign_buffers(Plan& plan) {
+  const Graph& g = plan.graph;
+  std::vector<NodeId> last(g.nodes.size(), -1);  // per node: last reader of any output
+  std::vector<std::vector<NodeId>> last_use(g.nodes.size());
+  for (NodeId id = 0; id < g.size(); ++id) last_use[static_cast<size_t>(id)].assign(g[id].out.size(), id);
+  for (NodeId id = 0; id < g.size(); ++id)
+    for (Value v : g[id].in) last_use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)] = id;
+  for (const auto& [name, v] : g.outputs) last_use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)] = g.size();
+  std::map<Value, NodeId> update_of;
+  for (const Update& u : g.updates) update_of[u.value] = u.leaf;
+  std::vector<bool> reaches_optimizer(g.nodes.size(), false);
+  for (const Node& n : g.nodes)
+    if (n.phase == Phase::optimizer) for (Value v : n.in) reaches_optimizer[static_cast<size_t>(v.node)] = true;
+
+  plan.buffer_of.resize(g.nodes.size());
+  plan.workspace_of.assign(g.nodes.size(), -1);
+  for (NodeId id = 0; id < g.size(); ++id) {
+    const Node& n = g[id];
+    auto& mine = plan.buffer_of[static_cast<size_t>(id)];
+    const auto in_types = g.in_types(n);
+    const OpSite site{n.attrs, in_types, n.out};
+    const auto pairs = n.op->in_place ? n.op->in_place(site) : std::vector<InPlace>{};
+    std::vector<int32_t> taken;  // input buffers already given to an output of this node
+    for (size_t o = 0; o < n.out.size(); ++o) {
+      const Value value{id, static_cast<int32_t>(o)};
+      const NodeId dies = last_use[static_cast<size_t>(id)][o];
+      int32_t buffer = -1;
+      auto buffer_in = [&](Value v) { return plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)]; };
+      if (n.op->is_view) buffer = buffer_in(n.in[0]);
+      const auto updated = update_of.find(value);
+      if (updated != update_of.end()) {
+        const int32_t leaf_buffer = plan.buffer_of[static_cast<size_t>(updated->second)][0];
+        for (const InPlace& p : pairs)
+          if (p.out == static_cast<int>(o) && buffer_in(n.in[static_cast<size_t>(p.in)]) == leaf_buffer) buffer = leaf_buffer;
+        MR_CHECK(buffer == leaf_buffer, "{} cannot update {} in place", n.op->name, g[updated->second].name);
+        for (NodeId later = id + 1; later < g.size(); ++later)
+          for (Value v : g[later].in)
+            MR_CHECK(v == value || buffer_in(v) != leaf_buffer, "{} read after its update", g[updated->second].name);
+      }
+      for (const InPlace& p : pairs) {
+        if (buffer >= 0 || p.out != static_cast<int>(o)) continue;
+        const int32_t candidate = buffer_in(n.in[static_cast<size_t>(p.in)]);
+        const Buffer& b = plan.buffers[static_cast<size_t>(candidate)];
+        // The input must die here: no later reader of anything that shares its buffer.
+        if (b.in_state || b.last > id || b.bytes != aligned(n.out[o].bytes())) continue;
+        if (std::find(taken.begin(), taken.end(), candidate) != taken.end()) continue;
+        buffer = candidate;
+      }
+      if (buffer >= 0) {
+        taken.push_back(buffer);
+        Buffer& b = plan.buffers[static_cast<size_t>(buffer)];
+        b.last = std::max(b.last, dies);
+      } else {
+        Buffer b{.bytes = aligned(n.out[o].bytes()), .offset = 0, .in_state = n.leaf != Leaf::none, .first = id, .last = dies, .memory_class = MemoryClass::temporaries, .owner = id};
+        if (n.leaf != Leaf::none) {
+          b.memory_class = leaf_class(n.leaf);
+          b.last = g.size();
+        } else if (n.phase == Phase::forward && dies < g.size() && g[dies].phase != Phase::forward) {
+          b.memory_class = MemoryClass::activations;
+        }
+        if (n.leaf == Leaf::none && reaches_optimizer[static_cast<size_t>(id)] && n.phase != Phase::optimizer && n.out[o].numel() > 1)
+          b.memory_class = MemoryClass::gradients;
+        buffer = static_cast<int32_t>(plan.buffers.size());
+        plan.buffers.push_back(b);
+      }
+      mine.push_back(buffer);
+    }
+    if (plan.kernels[static_cast<size_t>(id)].workspace_bytes > 0) {
+      plan.workspace_of[static_cast<size_t>(id)] = static_cast<int32_t>(plan.buffers.size());
+      plan.buffers.push_back({.bytes = aligned(plan.kernels[static_cast<size_t>(id)].workspace_bytes), .offset = 0, .in_state = false, .first = id, .last = id, .memory_class = MemoryClass::workspace, .owner = id});
+    }
+  }
+}
+
+// Largest first, each into the lowest gap among the buffers that live at the same time.
+void assign_offsets(Plan& plan) {
+  std::vector<size_t> order(plan.buffers.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return plan.buffers[a].bytes > plan.buffers[b].bytes; });
+  std::vector<size_t> placed;
+  for (size_t index : order) {
+    Buffer& b = plan.buffers[index];
+    if (b.in_state) continue;
+    std::vector<std::pair<int64_t, int64_t>> busy;
+    for (size_t other : placed) {
+      const Buffer& o = plan.buffers[other];
+      if (o.first <= b.last && b.first <= o.last) busy.emplace_back(o.offset, o.offset + o.bytes);
+    }
+    std::sort(busy.begin(), busy.end());
+    int64_t at = 0;
+    for (const auto& [begin, end] : busy) {
+      if (at + b.bytes <= begin) break;
+      at = std::max(at, end);
+    }
+    b.offset = at;
+    placed.push_back(index);
+    plan.scratch_bytes = std::max(plan.scratch_bytes, at + b.bytes);
+  }
+  for (Buffer& b : plan.buffers) {
+    if (!b.in_state) continue;
+    b.offset = plan.state_bytes;
+    plan.state_bytes += b.bytes;
+  }
+}
+
+void account(Plan& plan) {
+  int64_t most = -1;
+  for (NodeId id = 0; id < plan.graph.size(); ++id) {
+    std::array<int64_t, kMemoryClasses> alive{};
+    int64_t scratch = 0;
+    for (const Buffer& b : plan.buffers) {
+      if (!b.in_state && (b.first > id || b.last < id)) continue;
+      alive[static_cast<size_t>(b.memory_class)] += b.bytes;
+      if (!b.in_state) scratch += b.bytes;
+    }
+    if (scratch > most) {
+      most = scratch;
+      plan.peak_at = id;
+      plan.at_peak = alive;
+    }
+  }
+  for (const Node& n : plan.graph.nodes) plan.flops += plan.graph.cost(n).flops;
+}
+
+}  // namespace
+
+Plan make_plan(const Graph& graph, const PassOptions& options, KernelChooser& chooser) {
+  Plan plan;
+  plan.passes = options;
+  plan.graph = optimize(graph, options);
+  for (const Node& n : plan.graph.nodes) {
+    const auto in = plan.graph.in_types(n);
+    plan.kernels.push_back(n.leaf != Leaf::none || n.op->is_view ? KernelChoice{} : chooser.choose(*n.op, {n.attrs, in, n.out}));
+  }
+  assign_buffers(plan);
+  assign_offsets(plan);
+  account(plan);
+  verify_memory(plan);
+  return plan;
+}
+
+void verify_memory(const Plan& plan) {
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& a = plan.buffers[i];
+    MR_CHECK(a.offset % kAlignment == 0 && a.offset + a.bytes <= (a.in_state ? plan.state_bytes : plan.scratch_bytes), "buffer {} out of its arena", i);
+    for (size_t k = i + 1; k < plan.buffers.size(); ++k) {
+      const Buffer& b = plan.buffers[k];
+      const bool together = a.in_state == b.in_state && (a.in_state || (a.first <= b.last && b.first <= a.last));
+      MR_CHECK(!together || a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset, "buffers {} and {} overlap", i, k);
+    }
+  }
+}
+
+std::string Plan::text() const {
+  std::string s = fmt::format("plan: {} nodes, state {} B, scratch {} B, {} flops\n", graph.nodes.size(), state_bytes, scratch_bytes, flops);
+  for (NodeId id = 0; id < graph.size(); ++id) {
+    const Node& n = graph[id];
+    s += fmt::format("%{} {}", id, n.op->name);
+    if (!n.name.empty()) s += " " + n.name;
+    for (size_t i = 0; i < n.in.size(); ++i)
+      s += fmt::format("{}%{}{}", i ? "," : " (", n.in[i].node, n.in[i].out ? fmt::format(".{}", n.in[i].out) : "");
+    if (!n.in.empty()) s += ')';
+    if (const std::string a = n.attrs.str(); !a.empty()) s += " {" + a + "}";
+    s += " ->";
+    for (size_t o = 0; o < n.out.size(); ++o) {
+      const Buffer& b = buffers[static_cast<size_t>(buffer_of[static_cast<size_t>(id)][o])];
+      s += fmt::format(" {}@{}{}", n.out[o].str(), b.in_state ? "s" : "", b.offset);
+    }
+    const KernelChoice& kernel = kernels[static_cast<size_t>(id)];
+    if (!kernel.name.empty()) s += " by " + kernel.name;
+    if (kernel.workspace_bytes > 0) s += fmt::format(" +{}", kernel.workspace_bytes);
+    s += fmt::format("  # {} {}{}\n", phase_name(n.phase), graph.scopes[static_cast<size_t>(n.scope)].path, n.recomputed ? " again" : "");
+  }
+  for (const auto& [name, v] : graph.outputs) s += fmt::format("output {} %{}.{}\n", name, v.node, v.out);
+  for (const Update& u : graph.updates) s += fmt::format("update {} %{}.{}\n", graph[u.leaf].name, u.value.node, u.value.out);
+  return s;
+}
+
+std::string Plan::hash() const {
+  const std::string t = text();
+  const XXH128_hash_t h = XXH3_128bits(t.data(), t.size());
+  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+}
+
+}  // namespace millrace

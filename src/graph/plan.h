@@ -1,0 +1,69 @@
+// Plan: everything known before running. Operations in order, the kernel for each and why others
+// declined, every buffer's place in the arena, FLOPs, bytes, the exact peak. It has a text form and a
+// hash; `plan`, the executor and the doctor read it and nothing else.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/passes.h"
+
+namespace millrace {
+
+struct KernelChoice {
+  std::string name;
+  int64_t workspace_bytes = 0;
+  std::vector<std::string> declined;  // "name: reason", in the order they were tried
+};
+
+// What a backend answers at plan time. Throws Error when it has no kernel at all.
+class KernelChooser {
+ public:
+  virtual ~KernelChooser() = default;
+  virtual KernelChoice choose(const OpCard& op, const OpSite& site) = 0;
+};
+
+enum class MemoryClass : uint8_t { parameters, optimizer_state, gradients, inputs, activations, temporaries, workspace };
+constexpr size_t kMemoryClasses = 7;
+std::string_view memory_class_name(MemoryClass c);
+constexpr int64_t kAlignment = 64;  // one cache line, one AVX-512 register
+inline int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// A piece of storage. Leaves live in the state, which all plans of a session share by name; everything
+// else lives in the scratch arena between `first` and `last` (positions in the node order).
+struct Buffer {
+  int64_t bytes = 0;
+  int64_t offset = 0;
+  bool in_state = false;
+  NodeId first = 0, last = 0;
+  MemoryClass memory_class = MemoryClass::temporaries;
+  NodeId owner = -1;  // the node that wrote it first
+};
+
+struct Plan {
+  Graph graph;
+  PassOptions passes;
+  std::vector<KernelChoice> kernels;            // per node; empty name for leaves and views
+  std::vector<std::vector<int32_t>> buffer_of;  // per node and output
+  std::vector<int32_t> workspace_of;            // per node, or -1
+  std::vector<Buffer> buffers;
+
+  int64_t scratch_bytes = 0;  // size of the arena this plan needs
+  int64_t state_bytes = 0;    // leaves of this plan, each aligned
+  NodeId peak_at = 0;         // where most is alive
+  std::array<int64_t, kMemoryClasses> at_peak{};  // alive there, by class; state classes included
+  double flops = 0;
+
+  std::string text() const;
+  std::string hash() const;  // 32 hex digits of the text
+};
+
+Plan make_plan(const Graph& graph, const PassOptions& options, KernelChooser& chooser);
+
+// Throws through MR_CHECK if two buffers that live at the same time overlap; used after planning.
+void verify_memory(const Plan& plan);
+
+}  // namespace millrace

@@ -1,0 +1,131 @@
+// The configuration mechanism. A struct of settings declares its keys once, each bound to a member
+// whose initial value is the default; from that one declaration come parsing, ranges, error
+// messages, the resolved configuration of a run and docs/CONFIG.md.
+//
+//   Schema schema;
+//   schema.integer("training.batch_size", &settings.batch_size).min(1).help("Sequences per step.");
+//   schema.load("gpt.yaml");                              // default < file < command line
+//   schema.override_with("training.batch_size=64");
+//   schema.finish();
+//
+// Everything wrong with a file or an override is an Error with ErrorCode::config whose `where` is
+// file:line:column and the key, or the override as it was typed.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/file.h"
+#include "io/yaml.h"
+
+namespace millrace {
+
+// One declared key. The limits of a list hold for each of its numbers.
+class Key {
+ public:
+  Key& min(double low);     // value >= low
+  Key& max(double high);    // value <= high
+  Key& above(double low);   // value > low
+  Key& below(double high);  // value < high
+  Key& range(double low, double high) { return min(low).max(high); }
+  Key& allow_auto();                 // integer and bytes: the word `auto` is stored as -1
+  Key& help(std::string meaning);    // one sentence, for people
+  Key& alias(std::string old_path);  // another spelling that is accepted
+  Key& required();                   // finish() refuses a configuration without it
+
+ private:
+  friend class Schema;
+  enum class Type { integer, number, boolean, text, choice, bytes, integer_list, text_list };
+  using Target = std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*,
+                              std::vector<std::string>*>;
+
+  bool has_order() const;
+  std::string type_name() const;
+  std::string expected() const;    // "an integer, at least 1, or `auto`"
+  std::string limits() const;      // "at least 1", or empty
+  std::string value_text() const;  // the value as YAML
+  bool holds(double value) const;  // within the limits; false for NaN
+
+  // What the text stands for, or false when it does not fit the type or the limits.
+  bool parse_integer(const YamlNode& node, int64_t* value) const;
+  bool parse_number(const YamlNode& node, double* value) const;
+  bool parse_bytes_text(const YamlNode& node, int64_t* value) const;
+  // The part of the node that does not fit (the target is then unchanged), or nullptr.
+  const YamlNode* assign(const YamlNode& node);
+  [[noreturn]] void refuse(const YamlNode& got, std::string where) const;
+
+  std::string path_;
+  Type type_ = Type::text;
+  Target target_;
+  std::vector<std::string> choices_;
+  std::vector<std::string> aliases_;
+  std::string help_;
+  double low_ = -std::numeric_limits<double>::infinity();
+  double high_ = std::numeric_limits<double>::infinity();
+  bool low_open_ = false, high_open_ = false;
+  bool auto_ = false, required_ = false;
+  std::string default_text_;
+
+  bool set_ = false;
+  int set_by_load_ = 0;  // which load() gave the value, to find a key given twice in one file
+  std::string origin_ = "default";
+  std::string where_;
+};
+
+class Schema {
+ public:
+  Schema() = default;
+  Schema(const Schema&) = delete;
+  Schema& operator=(const Schema&) = delete;
+
+  // Declarations. `path` is words joined by dots ("training.batch_size"); one without a dot stands
+  // at the top level. The targets must outlive the schema.
+  Key& integer(std::string path, int64_t* target);
+  Key& number(std::string path, double* target);
+  Key& boolean(std::string path, bool* target);
+  Key& text(std::string path, std::string* target);
+  Key& choice(std::string path, std::string* target, std::vector<std::string> allowed);
+  Key& bytes(std::string path, int64_t* target);  // "8GiB"; 0 = no limit
+  Key& integer_list(std::string path, std::vector<int64_t>* target);
+  Key& text_list(std::string path, std::vector<std::string>* target);  // or one text
+
+  void load(const fs::path& file);  // YAML or JSON
+  void load_text(std::string_view text, const std::string& name);
+  // "a.b=c", with or without a leading "+" or "++". Texts and choices are taken as they stand
+  // unless they start with a quote; everything else is read as YAML.
+  void override_with(const std::string& assignment);
+  // After the last load and override: every required key was given.
+  void finish() const;
+
+  bool was_set(std::string_view path) const;  // by a file or the command line
+  // "default", "gpt.yaml:3:5", "command line: a.b=c", or what note() said.
+  const std::string& origin(std::string_view path) const;
+  // The origin with the key's name, for the `where` of errors raised by later checks.
+  const std::string& where(std::string_view path) const;
+  // Records who changed the target afterwards: note("model.vocab", "auto: from the data").
+  void note(std::string_view path, std::string origin);
+
+  std::string resolved_yaml() const;  // every value with its origin; load() reads it back
+  std::string markdown() const;       // the tables of docs/CONFIG.md
+
+ private:
+  Key& declare(std::string path, Key::Type type, Key::Target target);
+  const Key& key(std::string_view path) const;  // declared, or MR_CHECK
+  Key* find(std::string_view path);             // by path or alias
+  bool is_section(std::string_view path) const;
+  std::string names_in(const std::string& section) const;
+  void check_declarations() const;
+  void load_map(const YamlNode& map, const std::string& prefix, const std::string& file);
+  void load_entry(const YamlEntry& entry, const std::string& path, const std::string& file);
+  [[noreturn]] void refuse_unknown(const std::string& path, std::string where) const;
+  void write_section(const std::string& prefix, std::string* out) const;
+
+  std::deque<Key> keys_;  // in the order of declaration; references stay valid
+  int loads_ = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,48 @@
+// Layers that model families share: a parameter and the op that uses it, under the current scope.
+#pragma once
+#include <map>
+#include <string>
+
+#include "graph/builder.h"
+#include "model/model.h"
+
+namespace millrace {
+
+// Looks parameters up in the family's table, so that table and graph cannot disagree.
+class Layers {
+ public:
+  Layers(Builder& builder, const std::vector<Parameter>& table) : b(builder) {
+    for (const Parameter& p : table) shapes_[p.name] = p.shape;
+  }
+  Builder& b;
+
+  bool has(const std::string& name) const { return shapes_.contains(b.path(name)); }
+  // The parameter `name` under the current scope path; the same leaf each time it is asked for.
+  Value parameter(const std::string& name) {
+    const std::string full = b.path(name);
+    const auto found = shapes_.find(full);
+    MR_CHECK(found != shapes_.end(), "parameter {} is not in the table", full);
+    if (const NodeId existing = b.graph().find_leaf(full); existing >= 0) return {existing, 0};
+    return b.parameter(full, found->second);
+  }
+  // x [.., in] -> [.., out]; weight [in, out], bias [out] when the table has one.
+  Value linear(Value x, const std::string& name) {
+    const auto scope = b.scope(name);
+    const Value y = b.matmul(x, parameter("weight"));
+    return has("bias") ? b.add(y, parameter("bias")) : y;
+  }
+  // LayerNorm or RMSNorm over the last dimension.
+  Value norm(Value x, const std::string& name, const std::string& kind, double eps) {
+    const auto scope = b.scope(name);
+    if (kind == "rms_norm") return b.op("rms_norm", {x, parameter("weight")}, {{"eps", eps}});
+    std::vector<Value> in{x, parameter("weight")};
+    if (has("bias")) in.push_back(parameter("bias"));
+    const bool bias = in.size() == 3;
+    return b.op("layer_norm", std::move(in), {{"eps", eps}, {"bias", bias}});
+  }
+
+ private:
+  std::map<std::string, Shape> shapes_;
+};
+
+}  // namespace millrace

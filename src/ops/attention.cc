@@ -1,0 +1,315 @@
+// Scaled dot-product attention over packed q, k, v heads, never storing a T x T matrix. Forward
+// keeps the log-sum-exp of each row; backward recomputes the probabilities from it. Formulas:
+// Vaswani et al., arXiv 1706.03762; Dao et al., FlashAttention, arXiv 2205.14135 (section 3,
+// appendix B); grouped key/value heads: Ainslie et al., arXiv 2305.13245.
+//
+// A row without any unmasked key has out = 0 and lse = 0; backward applies the mask again, so such
+// a row passes no gradient.
+#include "ops/attention.h"
+
+#include "graph/scalar_functions.h"
+#include "ops/card.h"
+
+namespace millrace {
+
+AttentionSite attention_site(const OpSite& site, size_t tensors) {
+  const Attrs& attrs = site.attrs;
+  AttentionSite s;
+  s.B = site.in[0].shape[0];
+  s.T = site.in[0].shape[1];
+  s.H = attrs.integer("heads");
+  s.G = attrs.integer("kv_heads");
+  s.K = attrs.integer("head_dim");
+  s.causal = attrs.integer("causal", 0) != 0;
+  s.scale = attrs.number("scale", 1.0 / std::sqrt(static_cast<double>(s.K)));
+  const std::string mask = attrs.text("mask", "none");
+  s.mask = mask == "lengths"    ? AttentionSite::Mask::lengths
+           : mask == "segments" ? AttentionSite::Mask::segments
+                                : AttentionSite::Mask::none;
+  s.dropout = attrs.number("dropout", 0);
+  s.stream = attrs.integer("stream", 0);
+  s.mask_input = tensors;
+  s.key_input = tensors + (s.mask == AttentionSite::Mask::none ? 0 : 1);
+  return s;
+}
+
+namespace {
+
+using Mask = AttentionSite::Mask;
+
+// What attention and its gradient check alike: attributes, packing, optional inputs.
+std::string check(const Attrs& attrs, std::span<const TensorType> in, size_t tensors) {
+  if (in.empty()) return "wants qkv";
+  const int64_t H = attrs.integer("heads"), G = attrs.integer("kv_heads"),
+                K = attrs.integer("head_dim");
+  if (H < 1 || G < 1 || K < 1 || H % G != 0)
+    return fmt::format("heads {} must be a multiple of kv_heads {}, head_dim {} positive", H, G, K);
+  if (const std::string mask = attrs.text("mask", "none");
+      mask != "none" && mask != "lengths" && mask != "segments")
+    return fmt::format("mask `{}` is none of none, lengths, segments", mask);
+  const double p = attrs.number("dropout", 0);
+  if (!(p >= 0 && p < 1) || keep_threshold(p) > 65535)
+    return fmt::format("dropout {} outside [0, 1)", p);
+  if (!std::isfinite(attrs.number("scale", 1))) return "scale is not finite";
+
+  const TensorType& qkv = in[0];
+  if (qkv.dtype != DType::f32 || qkv.shape.rank() != 3 || qkv.shape[2] != (H + 2 * G) * K)
+    return fmt::format("qkv wants f32 [B,T,{}], got {}", (H + 2 * G) * K, qkv.str());
+  const AttentionSite s = attention_site({attrs, in, {}}, tensors);
+  const bool keyed = s.dropout > 0;
+  if (std::string fault = expect_inputs(in, s.key_input + (keyed ? 1 : 0)); !fault.empty())
+    return fault;
+  if (s.mask != Mask::none) {
+    const TensorType wanted{s.mask == Mask::lengths ? Shape{s.B} : Shape{s.B, s.T}, DType::i32};
+    if (in[s.mask_input] != wanted)
+      return fmt::format("mask wants {}, got {}", wanted.str(), in[s.mask_input].str());
+  }
+  if (keyed && in[s.key_input] != TensorType{{4}, DType::i32})
+    return fmt::format("random key wants i32[4], got {}", in[s.key_input].str());
+  return "";
+}
+
+std::string infer(const Attrs& attrs, std::span<const TensorType> in,
+                  std::vector<TensorType>& out) {
+  if (std::string fault = check(attrs, in, 1); !fault.empty()) return fault;
+  const AttentionSite s = attention_site({attrs, in, {}}, 1);
+  out = {{{s.B, s.T, s.H * s.K}, DType::f32}, {{s.B, s.H, s.T}, DType::f32}};
+  return "";
+}
+
+std::string grad_infer(const Attrs& attrs, std::span<const TensorType> in,
+                       std::vector<TensorType>& out) {
+  if (in.size() < 4) return fmt::format("wants qkv, out, lse, dout, got {} inputs", in.size());
+  if (std::string fault = check(attrs, in, 4); !fault.empty()) return fault;
+  const AttentionSite s = attention_site({attrs, in, {}}, 4);
+  const TensorType heads{{s.B, s.T, s.H * s.K}, DType::f32}, rows{{s.B, s.H, s.T}, DType::f32};
+  if (in[1] != heads || in[2] != rows || in[3] != heads)
+    return fmt::format("out, lse, dout want {}, {}, {}, got {}, {}, {}", heads.str(), rows.str(),
+                       heads.str(), in[1].str(), in[2].str(), in[3].str());
+  out = {in[0]};
+  return "";
+}
+
+void vjp(GradContext& g) {
+  if (g.grad(1).valid()) return g.b.fail("attention: lse is for its own backward, not for a loss");
+  if (!g.wants(0)) return;
+  std::vector<Value> in{g.in(0), g.out(0), g.out(1), g.grad(0)};
+  in.insert(in.end(), g.node.in.begin() + 1, g.node.in.end());
+  g.set(0, g.b.op("attention_grad", std::move(in), g.node.attrs));
+}
+
+// The scores of one query row and the factors its probabilities get from dropout.
+template <typename T>
+class Row {
+ public:
+  Row(const AttentionSite& s, const T* qkv, const int32_t* mask, const int32_t* key)
+      : s_(s), qkv_(qkv), mask_(mask), key_(key), score(static_cast<size_t>(s.T)), keep(score) {}
+
+  const T* q(int64_t b, int64_t h, int64_t t) const { return head(b, t, h); }
+  const T* k(int64_t b, int64_t h, int64_t t) const { return head(b, t, s_.H + s_.kv_head(h)); }
+  const T* v(int64_t b, int64_t h, int64_t t) const {
+    return head(b, t, s_.H + s_.G + s_.kv_head(h));
+  }
+
+  bool masked(int64_t b, int64_t i, int64_t j) const {
+    if (s_.causal && j > i) return true;
+    if (s_.mask == Mask::lengths) return j >= mask_[b];
+    return s_.mask == Mask::segments && mask_[b * s_.T + i] != mask_[b * s_.T + j];
+  }
+
+  void fill(int64_t b, int64_t h, int64_t i) {
+    const uint32_t threshold = keep_threshold(s_.dropout);
+    for (int64_t j = 0; j < s_.T; ++j) {
+      T dot = 0;
+      for (int64_t d = 0; d < s_.K; ++d) dot += q(b, h, i)[d] * k(b, h, j)[d];
+      const auto at = static_cast<size_t>(j);
+      score[at] = masked(b, i, j) ? -std::numeric_limits<T>::infinity() : dot * T(s_.scale);
+      const int64_t element = ((b * s_.H + h) * s_.T + i) * s_.T + j;
+      const bool kept = s_.dropout == 0 || keep_element(key_, s_.stream, element, threshold);
+      keep[at] = kept ? T(s_.dropout == 0 ? 1 : keep_scale(s_.dropout)) : T(0);
+    }
+  }
+
+ private:
+  const T* head(int64_t b, int64_t t, int64_t index) const {
+    return qkv_ + (b * s_.T + t) * s_.row() + index * s_.K;
+  }
+
+  const AttentionSite& s_;
+  const T* qkv_;
+  const int32_t* mask_;
+  const int32_t* key_;
+
+ public:
+  std::vector<T> score, keep;  // [T]; score is -inf where masked
+};
+
+template <typename T>
+Row<T> reference_row(const AttentionSite& s, const RefCall<T>& c) {
+  return {s, c.in(0), s.mask == Mask::none ? nullptr : c.ids(s.mask_input),
+          s.dropout == 0 ? nullptr : c.ids(s.key_input)};
+}
+
+template <typename T>
+void reference(const RefCall<T>& c) {
+  const AttentionSite s = attention_site(c.site, 1);
+  Row<T> row = reference_row(s, c);
+  for (int64_t b = 0; b < s.B; ++b)
+    for (int64_t h = 0; h < s.H; ++h)
+      for (int64_t i = 0; i < s.T; ++i) {
+        row.fill(b, h, i);
+        const T top = *std::max_element(row.score.begin(), row.score.end());
+        const bool empty = top == -std::numeric_limits<T>::infinity();
+        T sum = 0;
+        for (T score : row.score) sum += empty ? T(0) : std::exp(score - top);
+        T* out = c.out(0) + ((b * s.T + i) * s.H + h) * s.K;
+        std::fill_n(out, s.K, T(0));
+        c.out(1)[(b * s.H + h) * s.T + i] = empty ? T(0) : top + std::log(sum);
+        for (int64_t j = 0; j < s.T && !empty; ++j) {
+          const auto at = static_cast<size_t>(j);
+          const T p = std::exp(row.score[at] - top) / sum * row.keep[at];
+          for (int64_t d = 0; d < s.K; ++d) out[d] += p * row.v(b, h, j)[d];
+        }
+      }
+}
+
+template <typename T>
+void grad_reference(const RefCall<T>& c) {
+  const AttentionSite s = attention_site(c.site, 4);
+  Row<T> row = reference_row(s, c);
+  T* dqkv = c.out(0);
+  std::fill_n(dqkv, c.out_shape(0).numel(), T(0));
+  for (int64_t b = 0; b < s.B; ++b)
+    for (int64_t h = 0; h < s.H; ++h)
+      for (int64_t i = 0; i < s.T; ++i) {
+        row.fill(b, h, i);
+        const T lse = c.in(2)[(b * s.H + h) * s.T + i];
+        const T* out = c.in(1) + ((b * s.T + i) * s.H + h) * s.K;
+        const T* dout = c.in(3) + ((b * s.T + i) * s.H + h) * s.K;
+        T delta = 0;
+        for (int64_t d = 0; d < s.K; ++d) delta += dout[d] * out[d];
+        T* dq = dqkv + (row.q(b, h, i) - c.in(0));
+        for (int64_t j = 0; j < s.T; ++j) {
+          const auto at = static_cast<size_t>(j);
+          const T p = std::exp(row.score[at] - lse);
+          T* dk = dqkv + (row.k(b, h, j) - c.in(0));
+          T* dv = dqkv + (row.v(b, h, j) - c.in(0));
+          T dp = 0;
+          for (int64_t d = 0; d < s.K; ++d) {
+            dp += dout[d] * row.v(b, h, j)[d];
+            dv[d] += p * row.keep[at] * dout[d];
+          }
+          const T ds = p * (dp * row.keep[at] - delta) * T(s.scale);
+          for (int64_t d = 0; d < s.K; ++d) {
+            dq[d] += ds * row.k(b, h, j)[d];
+            dk[d] += ds * row.q(b, h, i)[d];
+          }
+        }
+      }
+}
+
+// Two products of 2 K flops for each score forward (QK', PV), five backward (QK' again, dO V',
+// P'dO, dS'Q, dS K); the exponentials are not counted.
+Cost cost(const OpSite& site) {
+  const AttentionSite s = attention_site(site, 1);
+  return {4.0 * static_cast<double>(s.K * s.H) * s.pairs(), traffic(site)};
+}
+
+Cost grad_cost(const OpSite& site) {
+  const AttentionSite s = attention_site(site, 4);
+  return {10.0 * static_cast<double>(s.K * s.H) * s.pairs(), traffic(site)};
+}
+
+struct CaseSizes {
+  int64_t B, T, H, G, K;
+  bool causal;
+  const char* mask;
+  double dropout;
+};
+
+// Blocks of the kernels are 64 keys wide and vectors 8 or 16, so sizes stand around those.
+constexpr CaseSizes kCases[] = {
+    {1, 1, 1, 1, 1, false, "none", 0},     {1, 1, 2, 1, 8, true, "none", 0},
+    {2, 5, 2, 2, 3, false, "none", 0},     {1, 7, 3, 3, 4, true, "none", 0},
+    {2, 6, 4, 2, 5, true, "none", 0},      {2, 5, 4, 1, 4, false, "lengths", 0},
+    {3, 7, 2, 2, 3, true, "lengths", 0},   {2, 8, 2, 1, 4, true, "segments", 0},
+    {1, 9, 2, 2, 3, false, "segments", 0}, {1, 8, 2, 1, 4, false, "none", 0.25},
+    {2, 5, 2, 2, 3, true, "lengths", 0.5}, {1, 11, 2, 1, 2, true, "segments", 0.125},
+    {1, 5, 1, 1, 65, true, "none", 0},     {1, 67, 1, 1, 2, true, "segments", 0},
+    {1, 131, 1, 1, 2, true, "none", 0},    {1, 11, 1, 1, 40, false, "none", 0},
+};
+// Too large for a gradient check by differences: kernels against the reference.
+constexpr CaseSizes kGradCases[] = {
+    {1, 131, 2, 1, 16, true, "none", 0},      {1, 130, 2, 2, 17, false, "lengths", 0},
+    {2, 70, 2, 1, 24, true, "segments", 0.1}, {1, 64, 2, 2, 64, true, "none", 0.1},
+    {2, 65, 1, 1, 40, true, "lengths", 0},    {1, 40, 1, 1, 136, false, "none", 0},
+    {1, 129, 1, 1, 20, false, "none", 0.3},
+};
+
+OpCase make_case(const CaseSizes& s, bool grad) {
+  OpCase c{{normal_input({s.B, s.T, (s.H + 2 * s.G) * s.K})},
+           {{"heads", s.H},
+            {"kv_heads", s.G},
+            {"head_dim", s.K},
+            {"causal", s.causal},
+            {"mask", s.mask},
+            {"dropout", s.dropout}}};
+  if (grad)
+    for (const Shape& shape : {Shape{s.B, s.T, s.H * s.K}, {s.B, s.H, s.T}, {s.B, s.T, s.H * s.K}})
+      c.in.push_back(normal_input(shape));
+  const std::string_view mask = s.mask;
+  if (mask == "lengths") c.in.push_back(index_input({s.B}, s.T + 1));
+  if (mask == "segments") c.in.push_back(index_input({s.B, s.T}, 3));
+  if (s.dropout > 0) {
+    c.in.push_back(index_input({4}, 1000));
+    c.attrs.set({"stream", 7});
+  }
+  return c;
+}
+
+std::vector<OpCase> cases() {
+  std::vector<OpCase> list;
+  for (const CaseSizes& s : kCases) list.push_back(make_case(s, false));
+  list.push_back(make_case({2, 6, 2, 2, 4, true, "none", 0}, false));
+  list.back().attrs.set({"scale", 0.3});
+  return list;
+}
+
+std::vector<OpCase> grad_cases() {
+  std::vector<OpCase> list;
+  for (const CaseSizes& s : kCases) list.push_back(make_case(s, true));
+  for (const CaseSizes& s : kGradCases) list.push_back(make_case(s, true));
+  list.back().attrs.set({"scale", 0.3});
+  return list;
+}
+
+}  // namespace
+
+extern const OpCard attention_card;
+const OpCard attention_card = {
+    .name = "attention",
+    .summary =
+        "softmax(scale q k' + mask) v over packed heads [B,T,(H+2G)K] with its row log-sum-exp "
+        "(arXiv 1706.03762, 2205.14135, 2305.13245)",
+    .infer = infer,
+    .vjp = vjp,
+    MR_REFERENCE,
+    .cost = cost,
+    .cases = cases,
+};
+
+extern const OpCard attention_grad_card;
+const OpCard attention_grad_card = {
+    .name = "attention_grad",
+    .summary =
+        "gradient of attention, probabilities recomputed from the log-sum-exp: "
+        "dS = P (dP - rowsum(dO O)) (arXiv 2205.14135, appendix B)",
+    .infer = grad_infer,
+    .no_gradient = "first derivatives only",
+    .reference_f32 = grad_reference<float>,
+    .reference_f64 = grad_reference<double>,
+    .cost = grad_cost,
+    .cases = grad_cases,
+};
+
+}  // namespace millrace

@@ -1,0 +1,427 @@
+// Attention in blocks that stay in cache, after FlashAttention-2 (Dao, arXiv 2307.08691): forward
+// walks the key blocks of a query block with a running maximum and sum; backward walks the query
+// blocks of a key block. Masked blocks are skipped, and inside a block on the diagonal masked tiles
+// are skipped. Head widths are padded with zeros to whole vectors inside the blocks.
+#include <bit>
+#include <limits>
+
+#include "cpu/dropout_mask.h"
+#include "cpu/kernel.h"
+#include "cpu/parallel.h"
+#include "cpu/small_gemm.h"
+#include "cpu/vector_math.h"
+#include "graph/scalar_functions.h"
+#include "ops/attention.h"
+
+namespace millrace::cpu::MR_ISA {
+namespace {
+
+constexpr int64_t kMaxWidth = 256;  // of a head; bounds the scratch of a thread
+constexpr int64_t kBlock = 64;      // keys of a block; queries too, backward
+constexpr int64_t kQueries = 128;   // queries of a block, forward
+// One operand in a block: all that a block needs stays in an L2 cache of 256 KB.
+constexpr int64_t kForwardFloats = 64 * 128, kBackwardFloats = 64 * 64;
+// Rows of scores have a vector to spare: a tile of rows reads up to kTileRows - 1 columns, zeros,
+// behind the last key of its first row.
+constexpr int64_t kScoreStride = kBlock + kLanes;
+static_assert(kTileRows <= kLanes);
+constexpr int64_t kTasks = 32;   // worth cutting finer to reach: enough for the cores of a socket
+constexpr int64_t kMaxRuns = 4;  // bounds the workspace of the backward pass to three times dq
+typedef int32_t Integers __attribute__((vector_size(sizeof(Lanes))));
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+int64_t blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
+
+// Wider heads get shorter blocks, so that a block stays within `floats`.
+int64_t block_of(int64_t width, int64_t limit, int64_t floats) {
+  while (limit * padded(width) > floats) limit /= 2;
+  return limit;
+}
+
+std::string decline(const OpSite& site) {
+  const int64_t width = site.attrs.integer("head_dim");
+  return width <= kMaxWidth ? "" : fmt::format("head_dim {} over {}", width, kMaxWidth);
+}
+
+// One site with its data: where heads lie, which scores are masked, which probabilities are
+// dropped.
+struct Problem : AttentionSite {
+  Problem(const Call& call, size_t tensors)
+      : AttentionSite(attention_site(call.site, tensors)),
+        qkv(call.in(0)),
+        stride(row()),
+        factor(static_cast<float>(scale)),
+        keep_factor(static_cast<float>(keep_scale(dropout))),
+        threshold(keep_threshold(dropout)) {
+    if (mask == Mask::lengths) lengths = call.ids(mask_input);
+    if (mask == Mask::segments) segments = call.ids(mask_input);
+    if (dropout > 0) key = call.ids(key_input);
+  }
+
+  int64_t q_at(int64_t b, int64_t h, int64_t t) const { return (b * T + t) * stride + h * K; }
+  int64_t k_at(int64_t b, int64_t g, int64_t t) const { return q_at(b, H + g, t); }
+  int64_t v_at(int64_t b, int64_t g, int64_t t) const { return q_at(b, H + G + g, t); }
+  int64_t out_at(int64_t b, int64_t h, int64_t t) const { return ((b * T + t) * H + h) * K; }
+
+  int64_t keys(int64_t b) const { return lengths ? std::clamp<int64_t>(lengths[b], 0, T) : T; }
+  // No query of [i, i + ni) shares a segment with a key of [j, j + nj): their ranges do not meet.
+  bool apart(int64_t b, int64_t i, int64_t ni, int64_t j, int64_t nj) const {
+    if (!segments) return false;
+    const auto [qlow, qhigh] = std::minmax_element(segments + b * T + i, segments + b * T + i + ni);
+    const auto [klow, khigh] = std::minmax_element(segments + b * T + j, segments + b * T + j + nj);
+    return *qhigh < *klow || *khigh < *qlow;
+  }
+  // Puts -inf where query i and the keys from j belong to different segments.
+  void mask_segments(int64_t b, int64_t i, int64_t j, int64_t n, float* score) const {
+    if (!segments) return;
+    const int32_t own = segments[b * T + i];
+    const int32_t* other = segments + b * T + j;
+#pragma omp simd
+    for (int64_t x = 0; x < n; ++x) score[x] = other[x] == own ? score[x] : kMinusInfinity;
+  }
+
+  // keep[x]: what dropout multiplies the probability of query i and key j + x with.
+  void keep_row(int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, float* keep) const {
+    const int64_t element = ((b * H + h) * T + i) * T + j;
+    keep_factors(key, stream, element, n, threshold, keep_factor, keep);
+  }
+
+  const float* qkv;
+  int64_t stride;
+  float factor, keep_factor;
+  uint32_t threshold;
+  const int32_t *lengths = nullptr, *segments = nullptr, *key = nullptr;
+};
+
+// Folds the lanes of a vector into one value: halves, quarters, ...
+template <typename F>
+float across(Lanes v, const F& fold) {
+  Integers lane;
+  for (int l = 0; l < kLanes; ++l) lane[l] = l;
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2) v = fold(v, __builtin_shuffle(v, lane ^ half));
+  return v[0];
+}
+
+// The row functions work on whole vectors: n is a multiple of kLanes.
+float row_max(const float* x, int64_t n, float start) {
+  auto greater = [](Lanes a, Lanes b) { return a > b ? a : b; };
+  Lanes top = Lanes{} + start;
+  for (int64_t j = 0; j < n; j += kLanes) top = greater(load<Lanes>(x + j), top);
+  return across(top, greater);
+}
+
+// Scores from n on to the end of their vector are no keys: -inf. n > 0.
+void mask_tail(float* x, int64_t n) {
+  Lanes lane;
+  for (int64_t l = 0; l < kLanes; ++l) lane[l] = static_cast<float>(l);
+  float* last = x + (n - 1) / kLanes * kLanes;
+  const Lanes here = load<Lanes>(last);
+  store(last, lane < static_cast<float>(n - (last - x)) ? here : Lanes{} + kMinusInfinity);
+}
+
+// e^x for arguments that are seldom above 0: the polynomial of cpu/vector_math.h, 0 below -87.3,
+// +inf above 88.4; NaN stays NaN.
+Lanes exp_lanes(Lanes x) {
+  const auto low = x < -87.3365f;
+  x = low ? Lanes{} - 87.3365f : x;
+  x = x > 88.7228f ? Lanes{} + 88.7228f : x;
+  const Lanes shifted = x * 1.44269504088896341f + 12582912.0f, n = shifted - 12582912.0f;
+  const Lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Lanes p = 1.3981999507e-3f * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  const Integers exponent = (std::bit_cast<Integers>(shifted) + (127 - 0x4B400000)) << 23;
+  return low ? Lanes{} : p * std::bit_cast<Lanes>(exponent);
+}
+
+// x = e^(x - top), returns the sum.
+float row_exp(float* x, int64_t n, float top) {
+  Lanes sums{};
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const Lanes here = exp_lanes(load<Lanes>(x + j) - top);
+    store(x + j, here);
+    sums += here;
+  }
+  return across(sums, [](Lanes a, Lanes b) { return a + b; });
+}
+
+void multiply_row(float* x, int64_t n, float factor) {
+  for (int64_t j = 0; j < n; j += kLanes) store(x + j, factor * load<Lanes>(x + j));
+}
+void multiply_row(float* x, int64_t n, const float* factor) {
+  for (int64_t j = 0; j < n; j += kLanes)
+    store(x + j, load<Lanes>(factor + j) * load<Lanes>(x + j));
+}
+
+// Asks for rows that are wanted soon, while the arithmetic of a product hides their way to the
+// core.
+void prefetch(const float* from, int64_t stride, int64_t begin, int64_t end, int64_t width) {
+  for (int64_t r = begin; r < end; ++r)
+    for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(from + r * stride + d);
+}
+
+// Forward: queries [i0, i0 + ni) of one head against all its keys.
+void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t ni, float* out,
+                   float* lse) {
+  alignas(64) float kt[kForwardFloats], v[kForwardFloats];  // [K][block], [block][wide]
+  alignas(64) float o[kForwardFloats];                      // [ni][wide]
+  alignas(64) float s[kQueries * kScoreStride];             // [ni][kScoreStride]
+  float top[kQueries], before[kQueries], sum[kQueries], keep[kBlock];
+  const int64_t wide = padded(p.K), g = p.kv_head(h);
+  const int64_t block = block_of(p.K, kBlock, kForwardFloats);
+  const int64_t end = p.causal ? std::min(p.keys(b), i0 + ni) : p.keys(b);
+  const float* q = p.qkv + p.q_at(b, h, i0);
+
+  std::fill_n(o, ni * wide, 0.0f);
+  std::fill_n(top, ni, kMinusInfinity);
+  std::fill_n(sum, ni, 0.0f);
+  for (int64_t j0 = 0; j0 < end; j0 += block) {
+    const int64_t nj = std::min(block, end - j0);
+    if (p.apart(b, i0, ni, j0, nj)) continue;
+    const float *k_from = p.qkv + p.k_at(b, g, j0), *v_from = p.qkv + p.v_at(b, g, j0);
+    // Query row i sees keys [0, seen(i)) of this block.
+    auto seen = [&](int64_t i) {
+      return p.causal ? std::clamp(i0 + i - j0 + 1, int64_t{0}, nj) : nj;
+    };
+    const int64_t first = p.causal ? std::max(int64_t{0}, j0 - i0) : 0;
+    copy_transposed(nj, p.K, k_from, p.stride, kt, block, p.factor);
+    auto scores = [&](int64_t from, int64_t last) {
+      prefetch(q, p.stride, last, std::min(last + kTileRows, ni), p.K);
+      prefetch(v_from, p.stride, from - first, std::min(last - first, nj), p.K);
+      return GemmPart{seen(last - 1), 0, p.K};
+    };
+    small_gemm<Left::rows>(first, ni, q, p.stride, kt, block, s, kScoreStride, false, scores);
+    for (int64_t i = first; i < ni; ++i) {
+      float* row = s + i * kScoreStride;
+      const int64_t n = seen(i);
+      p.mask_segments(b, i0 + i, j0, n, row);
+      mask_tail(row, n);
+      before[i] = top[i];
+      top[i] = row_max(row, padded(n), top[i]);
+    }
+    // A loop of its own, so that the maximum of one row need not be waited for.
+    for (int64_t i = first; i < ni; ++i) {
+      float* row = s + i * kScoreStride;
+      const int64_t n = seen(i), whole = padded(n);
+      if (before[i] != top[i] && sum[i] != 0) {
+        const float shrink = vexp(before[i] - top[i]);
+        sum[i] *= shrink;
+        multiply_row(o + i * wide, wide, shrink);
+      }
+      // While all keys are masked any finite base gives zeros.
+      sum[i] += row_exp(row, whole, top[i] == kMinusInfinity ? 0.0f : top[i]);
+      if (p.key) {
+        p.keep_row(b, h, i0 + i, j0, whole, keep);
+        multiply_row(row, whole, keep);
+      }
+      store(row + whole, Lanes{});
+    }
+    copy_rows(nj, p.K, v_from, p.stride, v, wide, 1.0f);
+    auto values = [&](int64_t from, int64_t last) {
+      prefetch(k_from + block * p.stride, p.stride, from - first,
+               std::min(last - first, end - j0 - block), p.K);
+      return GemmPart{p.K, 0, seen(last - 1)};
+    };
+    small_gemm<Left::rows>(first, ni, s, kScoreStride, v, wide, o, wide, true, values);
+  }
+  for (int64_t i = 0; i < ni; ++i) {
+    const float factor = sum[i] == 0 ? 0.0f : 1.0f / sum[i];
+    float* to = out + p.out_at(b, h, i0 + i);
+#pragma omp simd
+    for (int64_t d = 0; d < p.K; ++d) to[d] = o[i * wide + d] * factor;
+  }
+  float* rows = lse + (b * p.H + h) * p.T + i0;
+#pragma omp simd
+  for (int64_t i = 0; i < ni; ++i) rows[i] = sum[i] == 0 ? 0.0f : top[i] + vlog(sum[i]);
+}
+
+void run(const Call& call) {
+  const Problem p(call, 1);
+  int64_t queries = block_of(p.K, kQueries, kForwardFloats);
+  if (p.B * p.H * blocks(p.T, queries) < kTasks) queries /= 2;
+  const int64_t heads = p.B * p.H, cuts = blocks(p.T, queries);
+  parallel_tasks(heads * cuts, [&](int64_t task) {
+    // Last queries first: when causal they have the most keys.
+    const int64_t head = task % heads, i0 = (cuts - 1 - task / heads) * queries;
+    forward_block(p, head / p.H, head % p.H, i0, std::min(queries, p.T - i0), call.out(0),
+                  call.out(1));
+  });
+}
+
+// How the backward pass is cut: a task is one key/value head and a run of its key blocks. Runs but
+// the first leave their share of dq in the workspace, to be added in order.
+struct Cut {
+  explicit Cut(const AttentionSite& s) : block(block_of(s.K, kBlock, kBackwardFloats)) {
+    const int64_t heads = std::max(int64_t{1}, s.B * s.G);
+    const int64_t wanted = std::min(kMaxRuns, blocks(kTasks, heads));
+    run = std::max(int64_t{1}, blocks(blocks(s.T, block), wanted)) * block;
+    runs = std::max(int64_t{1}, blocks(s.T, run));
+  }
+  int64_t block, run, runs;
+};
+
+int64_t grad_workspace(const OpSite& site) {
+  const AttentionSite s = attention_site(site, 4);
+  return (s.B * s.H * s.T + (Cut(s).runs - 1) * s.B * s.T * s.H * s.K) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+struct Backward {
+  Problem p;
+  Cut cut;
+  const float *lse, *dout;
+  float* dqkv;
+  const float* delta;  // [B,H,T]: sum over d of dout * out
+  float* shares;       // [runs - 1][B,T,H,K]
+
+  // Where this run's dq goes.
+  float* dq(int64_t r, int64_t b, int64_t h, int64_t t) const {
+    return r == 0 ? dqkv + p.q_at(b, h, t)
+                  : shares + (r - 1) * p.B * p.T * p.H * p.K + p.out_at(b, h, t);
+  }
+  int64_t first_query(int64_t r) const { return p.causal ? r * cut.run : 0; }
+
+  void run_keys(int64_t r, int64_t b, int64_t g) const;
+  template <bool kKeep>
+  void score_gradients(int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, float* s,
+                       float* dp) const;
+};
+
+// From scores and dP of one query row: s becomes the probabilities as they met v, dp becomes dS.
+template <bool kKeep>
+void Backward::score_gradients(int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, float* s,
+                               float* dp) const {
+  float keep[kBlock];
+  if (kKeep) p.keep_row(b, h, i, j, padded(n), keep);
+  const int64_t row = (b * p.H + h) * p.T + i;
+  const float sum = lse[row], d = delta[row];
+  p.mask_segments(b, i, j, n, s);
+  const int64_t whole = padded(n);
+  mask_tail(s, n);
+  for (int64_t x = 0; x < whole; x += kLanes) {
+    const Lanes probability = exp_lanes(load<Lanes>(s + x) - sum), upper = load<Lanes>(dp + x);
+    if constexpr (kKeep) {
+      const Lanes kept = load<Lanes>(keep + x);
+      store(s + x, probability * kept);
+      store(dp + x, probability * (upper * kept - d));
+    } else {
+      store(s + x, probability);
+      store(dp + x, probability * (upper - d));
+    }
+  }
+  store(s + whole, Lanes{});
+  store(dp + whole, Lanes{});
+}
+
+void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
+  alignas(64) float kt[kBackwardFloats], vt[kBackwardFloats];                      // [K][block]
+  alignas(64) float k[kBackwardFloats], dk[kBackwardFloats], dv[kBackwardFloats];  // [block][wide]
+  alignas(64) float q[kBackwardFloats], d_o[kBackwardFloats],
+      d_q[kBackwardFloats];                                               // [block][wide]
+  alignas(64) float s[kBlock * kScoreStride], dp[kBlock * kScoreStride];  // [block][kScoreStride]
+  const int64_t wide = padded(p.K), block = cut.block, group = p.H / p.G;
+  for (int64_t h = g * group; h < (g + 1) * group; ++h)
+    for (int64_t t = first_query(r); t < p.T; ++t) std::fill_n(dq(r, b, h, t), p.K, 0.0f);
+
+  for (int64_t j0 = r * cut.run; j0 < std::min(p.T, (r + 1) * cut.run); j0 += block) {
+    const int64_t all = std::min(block, p.T - j0), nj = std::min(all, p.keys(b) - j0);
+    std::fill_n(dk, all * wide, 0.0f);
+    std::fill_n(dv, all * wide, 0.0f);
+    if (nj > 0) {
+      const float *k_from = p.qkv + p.k_at(b, g, j0), *v_from = p.qkv + p.v_at(b, g, j0);
+      copy_transposed(nj, p.K, k_from, p.stride, kt, block, 1.0f);
+      copy_transposed(nj, p.K, v_from, p.stride, vt, block, 1.0f);
+      copy_rows(nj, p.K, k_from, p.stride, k, wide, p.factor);
+    }
+    for (int64_t h = g * group; h < (g + 1) * group && nj > 0; ++h)
+      for (int64_t i0 = p.causal ? j0 : 0; i0 < p.T; i0 += block) {
+        const int64_t ni = std::min(block, p.T - i0);
+        if (p.apart(b, i0, ni, j0, nj)) continue;
+        const float *q_from = p.qkv + p.q_at(b, h, i0), *d_from = dout + p.out_at(b, h, i0);
+        const bool diagonal = p.causal && i0 == j0;
+        auto seen = [&](int64_t i) { return diagonal ? std::min(nj, i + 1) : nj; };
+        auto scores = [&](int64_t, int64_t last) { return GemmPart{seen(last - 1), 0, p.K}; };
+        copy_rows(ni, p.K, q_from, p.stride, q, wide, p.factor);
+        small_gemm<Left::rows>(0, ni, q, wide, kt, block, s, kScoreStride, false,
+                               [&](int64_t from, int64_t last) {
+                                 prefetch(d_from, p.H * p.K, from, last, p.K);
+                                 return scores(from, last);
+                               });
+        copy_rows(ni, p.K, d_from, p.H * p.K, d_o, wide, 1.0f);
+        small_gemm<Left::rows>(0, ni, d_o, wide, vt, block, dp, kScoreStride, false, scores);
+        for (int64_t i = 0; i < ni; ++i) {
+          float *s_row = s + i * kScoreStride, *dp_row = dp + i * kScoreStride;
+          if (p.key)
+            score_gradients<true>(b, h, i0 + i, j0, seen(i), s_row, dp_row);
+          else
+            score_gradients<false>(b, h, i0 + i, j0, seen(i), s_row, dp_row);
+        }
+        auto by_keys = [&](int64_t from, int64_t) {
+          return GemmPart{p.K, diagonal ? std::min(from, ni) : 0, ni};
+        };
+        small_gemm<Left::columns>(0, nj, s, kScoreStride, d_o, wide, dv, wide, true, by_keys);
+        small_gemm<Left::columns>(0, nj, dp, kScoreStride, q, wide, dk, wide, true, by_keys);
+        small_gemm<Left::rows>(0, ni, dp, kScoreStride, k, wide, d_q, wide, false,
+                               [&](int64_t from, int64_t last) {
+                                 const int64_t next = std::min(last, p.T - i0 - block);
+                                 prefetch(q_from + block * p.stride, p.stride, from, next, p.K);
+                                 return GemmPart{p.K, 0, seen(last - 1)};
+                               });
+        for (int64_t i = 0; i < ni; ++i) {
+          float* to = dq(r, b, h, i0 + i);
+#pragma omp simd
+          for (int64_t d = 0; d < p.K; ++d) to[d] += d_q[i * wide + d];
+        }
+      }
+    for (int64_t j = 0; j < all; ++j) {
+      std::copy_n(dk + j * wide, p.K, dqkv + p.k_at(b, g, j0 + j));
+      std::copy_n(dv + j * wide, p.K, dqkv + p.v_at(b, g, j0 + j));
+    }
+  }
+}
+
+void grad_run(const Call& call) {
+  const Problem p(call, 4);
+  const float *out = call.in(1), *dout = call.in(3);
+  float* delta = call.scratch();
+  const Backward w{p, Cut(p), call.in(2), dout, call.out(0), delta, delta + p.B * p.H * p.T};
+  const int64_t tokens = p.B * p.T, grain = std::max(int64_t{1}, 32768 / (p.H * p.K));
+
+  parallel_ranges(tokens, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t x = begin; x < end; ++x)
+      for (int64_t h = 0; h < p.H; ++h) {
+        const float *a = out + (x * p.H + h) * p.K, *c = dout + (x * p.H + h) * p.K;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t d = 0; d < p.K; ++d) sum += a[d] * c[d];
+        delta[(x / p.T * p.H + h) * p.T + x % p.T] = sum;
+      }
+  });
+  const int64_t heads = p.B * p.G;
+  parallel_tasks(w.cut.runs * heads, [&](int64_t task) {
+    // First keys first: when causal they have the most queries.
+    w.run_keys(task / heads, task % heads / p.G, task % p.G);
+  });
+  if (w.cut.runs == 1) return;
+  parallel_ranges(tokens, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t x = begin; x < end; ++x)
+      for (int64_t r = 1; r < w.cut.runs && w.first_query(r) <= x % p.T; ++r) {
+        float* to = w.dq(0, x / p.T, 0, x % p.T);
+        const float* from = w.dq(r, x / p.T, 0, x % p.T);
+#pragma omp simd
+        for (int64_t d = 0; d < p.H * p.K; ++d) to[d] += from[d];
+      }
+  });
+}
+
+}  // namespace
+}  // namespace millrace::cpu::MR_ISA
+
+MR_CPU_KERNELS(attention, {.name = "blocks", .decline = decline, .run = run})
+MR_CPU_KERNELS(attention_grad, {.name = "blocks",
+                                .decline = decline,
+                                .workspace_bytes = grad_workspace,
+                                .run = grad_run})

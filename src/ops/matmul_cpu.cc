@@ -1,0 +1,113 @@
+// Matrix products through oneDNN (cpu/gemm.h); the epilogue runs on each tile while it is in cache.
+#include "cpu/gemm.h"
+#include "cpu/kernel.h"
+#include "cpu/tile_program.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+
+namespace millrace::cpu::MR_ISA {
+namespace {
+
+constexpr size_t kMaxOperands = 16, kMaxResults = 8;
+
+struct Prepared {
+  GemmShape shape;
+  GemmChoice choice;
+  bool has_epilogue = false;
+  Expression epilogue;
+  std::vector<OperandLayout> layouts;  // of operands a1, a2, …
+};
+
+GemmShape gemm_shape(const OpSite& site) {
+  const MatmulSizes s = matmul_sizes(site.attrs, site.in[0].shape, site.in[1].shape);
+  return {s.m, s.n, s.k, s.ta, s.tb};
+}
+
+std::string decline(const OpSite& site) {
+  if (!site.attrs.find("expr")) return "";
+  if (site.attrs.integer("batched", 0)) return "batched product with an epilogue";
+  const Expression e =
+      Expression::parse(site.attrs.text("expr"), static_cast<int>(site.in.size()) - 1);
+  if (e.code.size() > kMaxTemporaries || site.in.size() > kMaxOperands ||
+      site.out.size() > kMaxResults)
+    return "epilogue too large";
+  for (size_t i = 2; i < site.in.size(); ++i) {
+    OperandLayout l;
+    operand_layout(site.in[i], site.out[0].shape, l);
+    if (l.kind == Broadcast::prefix ||
+        (l.kind == Broadcast::suffix && l.period != site.out[0].shape.last()))
+      return "epilogue operand is not a bias, a matrix or a number";
+  }
+  return "";
+}
+
+std::shared_ptr<const void> prepare(const OpSite& site) {
+  auto p = std::make_shared<Prepared>();
+  p->shape = gemm_shape(site);
+  p->choice = gemm_choice(p->shape);
+  p->has_epilogue = site.attrs.find("expr") != nullptr;
+  if (!p->has_epilogue) return p;
+  p->epilogue = Expression::parse(site.attrs.text("expr"), static_cast<int>(site.in.size()) - 1);
+  p->layouts.resize(site.in.size() - 2);
+  for (size_t i = 2; i < site.in.size(); ++i)
+    operand_layout(site.in[i], site.out[0].shape, p->layouts[i - 2]);
+  return p;
+}
+
+void run_epilogue(const Call& c, const Prepared& p, int64_t i0, int64_t i1, int64_t j0,
+                  int64_t j1) {
+  Source sources[kMaxOperands];
+  float* results[kMaxResults];
+  const int64_t n = p.shape.n;
+  for (int64_t i = i0; i < i1; ++i) {
+    for (int64_t j = j0; j < j1; j += kTile) {
+      const int64_t at = i * n + j;
+      sources[0].run = c.out(0) + at;
+      for (size_t k = 0; k < p.layouts.size(); ++k) {
+        const float* operand = c.in(k + 2);
+        switch (p.layouts[k].kind) {
+          case Broadcast::full:
+            sources[k + 1].run = operand + at;
+            break;
+          case Broadcast::suffix:
+            sources[k + 1].run = operand + j;
+            break;
+          case Broadcast::random_key:
+            sources[k + 1].key = c.ids(k + 2);
+            break;
+          default:
+            sources[k + 1].number = operand[0];
+            break;
+        }
+      }
+      for (size_t r = 0; r < c.site.out.size(); ++r) results[r] = c.out(r) + at;
+      run_tile(p.epilogue, sources, results, at, std::min(kTile, j1 - j));
+    }
+  }
+}
+
+void run(const Call& c) {
+  const auto& p = *static_cast<const Prepared*>(c.prepared);
+  const GemmShape& s = p.shape;
+  if (c.attrs().integer("batched", 0)) {
+    parallel_tasks(c.in_shape(0)[0], [&](int64_t q) {
+      gemm(s, p.choice, c.in(0) + q * s.m * s.k, c.in(1) + q * s.k * s.n, c.out(0) + q * s.m * s.n);
+    });
+  } else if (p.has_epilogue) {
+    gemm(s, p.choice, c.in(0), c.in(1), c.out(0), 0,
+         [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+           run_epilogue(c, p, i0, i1, j0, j1);
+         });
+  } else {
+    gemm(s, p.choice, c.in(0), c.in(1), c.out(0));
+  }
+}
+
+std::string detail(const OpSite& site) { return gemm_choice(gemm_shape(site)).str(); }
+
+}  // namespace
+}  // namespace millrace::cpu::MR_ISA
+
+MR_CPU_KERNELS(
+    matmul,
+    {.name = "onednn", .decline = decline, .prepare = prepare, .run = run, .detail = detail})

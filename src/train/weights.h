@@ -1,0 +1,33 @@
+// Weights of a model: initial values, and the way between our parameter table and the names and layouts
+// the Hugging Face ecosystem uses.
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "exec/session.h"
+#include "io/safetensors.h"
+#include "model/model.h"
+
+namespace millrace {
+
+// Values follow from (seed, parameter's place in the table, element) alone.
+std::vector<float> initial_values(const Parameter& parameter, size_t index, uint64_t seed);
+void initialize(Session& session, const Model& model, uint64_t seed);
+
+struct NamedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own layout.
+std::vector<NamedTensor> to_external(const Parameter& parameter, const std::vector<float>& values);
+std::vector<float> from_external(const Parameter& parameter, const std::function<NamedTensor(const std::string&)>& fetch);
+
+// Writes model.safetensors, config.json and tokenizer.json into `folder`.
+void save_model(const fs::path& folder, const Session& session, const Model& model, const std::string& tokenizer_json);
+// Reads model.safetensors of such a folder into the session; Error names a tensor that is missing or misshapen.
+void load_model(const fs::path& folder, Session& session, const Model& model);
+
+}  // namespace millrace

@@ -1,0 +1,351 @@
+#!/usr/bin/env python3
+"""Makes the golden values that the C++ tests compare with. Run by hand; the tests need no Python.
+
+    python3 make_golden.py [output folder, default: beside this script]
+
+Needs torch, transformers and safetensors. Everything runs on the CPU with one thread and fixed seeds.
+Every file carries one metadata entry, `golden`: JSON with the hyper-parameters below, the library
+versions and, for the models, how far float32 torch is from float64 torch on the same ten steps.
+
+gpt2_tiny.safetensors, llama_tiny.safetensors     transformers' GPT2LMHeadModel, LlamaForCausalLM
+    init/<name>     F32          initial weight; <name> as in state_dict(), a tied lm_head left out
+    tokens          I32 [10,3,16]  input ids, one batch per step; the last id (60) is never an input,
+                                   so in an untied embedding its row only decays
+    targets         I32 [10,3,16]  next ids; -1 = ignored (some positions of steps 3 and 7, from 0)
+    logits          F32 [3,16,61]  of step 0, before the update
+    losses          F32 [10]     mean over the targets that are not ignored, before each update
+    grad_norm       F32 [10]     2-norm of all gradients together, before clipping
+    final/<name>    F32          three chosen weights after ten steps
+gpt2_tiny_grad.safetensors, llama_tiny_grad.safetensors     (apart, to keep each file under 200 KB)
+    grad/<name>     F32          gradient of step 0 before clipping, for every init/<name>
+  Layouts: GPT-2's c_attn, c_proj, c_fc are Conv1D, [in, out]; every Llama matrix is Linear, [out, in].
+  Training: see TRAIN. AdamW is decoupled (p *= 1 - lr*wd, then the Adam step), decay on tensors with
+  two or more dimensions (embeddings too), none on biases and norms. Clipping as clip_grad_norm_:
+  gradients times min(1, 1 / (norm + 1e-6)).
+  Initial weights: matrices and embeddings N(0, 0.2^2), biases N(0, 0.1^2), norm weights 1 + N(0, 0.1^2).
+  Exactly zero in exact arithmetic: the gradient of the key third of GPT-2's c_attn.bias (softmax does
+  not see a constant), so there the file holds rounding noise and only an absolute bound makes sense;
+  also wpe rows 16..23 and the embedding rows of ids not in the batch (Llama), which are true zeros.
+
+ops.safetensors     single operations, float64 throughout
+    op/<case>/in<i>        F64, or I32 for ids, targets, lengths, positions
+    op/<case>/out<i>       F64
+    op/<case>/cotangent0   F64, the random gradient of out0
+    op/<case>/grad<i>      F64, gradient of in<i> = d sum(out0 * cotangent0) / d in<i>; none for I32
+  case                        inputs -> out0
+  layer_norm                  x [3,4,10], weight [10], bias [10]; over the last axis, eps 1e-5
+  rms_norm                    x [3,4,10], weight [10]; x / sqrt(mean x^2 + eps) * weight, eps 1e-5
+  gelu, gelu_tanh, silu       x [4,9]; row 0 holds the tails (0, +-1e-3, +-5, +-10, +-40)
+  softmax                     x [3,4,7], over the last axis; one row is shifted by 1000
+  attention_causal            q, k, v [2,7,4,8] = [B,T,H,K]; scale 1/sqrt(K)
+  attention_causal_gqa        q [2,7,4,8], k, v [2,7,2,8]; query head h reads key head h / 2
+  attention_padding           q, k, v as causal, key lengths I32 [2] = 7, 4; not causal
+  attention_causal_padding    the same inputs, causal as well; padded queries are computed too
+  cross_entropy               logits [6,11], targets I32 [6], -1 ignored; mean over the others
+  embedding                   table [7,5], ids I32 [3,4] with repeats
+  rotary                      x [2,7,4,8] = [B,T,H,K], positions I32 [7] = 0..6; theta 10000, rotate_half:
+                              the pairs are (i, i + K/2), as in transformers' Llama
+  adamw, adam, adagrad, sgd_momentum, sgd_nesterov       three steps, hyper-parameters in OPTIMIZERS:
+    in0 = weight [5,3], in1..in3 = its gradient in steps 1..3 (element [0,0] always 0),
+    out0..out2 = weight after each step, out3.. = state after the third: exp_avg, exp_avg_sq (Adam,
+    AdamW); sum (Adagrad); momentum_buffer (SGD). No cotangent.
+"""
+
+import copy
+import json
+import math
+import os
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may depend on the network
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.llama import modeling_llama
+
+STEPS, B, T, VOCAB, IGNORED = 10, 3, 16, 61, -1
+TRAIN = dict(lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
+GPT2 = dict(
+    vocab_size=VOCAB, n_positions=24, n_embd=32, n_layer=2, n_head=4, activation_function="gelu_new",
+    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, layer_norm_epsilon=1e-5, tie_word_embeddings=True,
+    bos_token_id=0, eos_token_id=0,
+)
+LLAMA = dict(
+    vocab_size=VOCAB, hidden_size=32, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, hidden_act="silu",
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, tie_word_embeddings=False,
+    attention_bias=False, mlp_bias=False, attention_dropout=0.0,
+)
+FINAL = {
+    "gpt2_tiny": ["transformer.wte.weight", "transformer.h.0.attn.c_attn.weight",
+                  "transformer.h.1.mlp.c_fc.bias"],
+    "llama_tiny": ["model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight",
+                   "model.norm.weight"],
+}
+OPTIMIZERS = {
+    "adamw": (torch.optim.AdamW, dict(lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)),
+    "adam": (torch.optim.Adam, dict(lr=0.05, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)),
+    "adagrad": (torch.optim.Adagrad, dict(lr=0.1, lr_decay=0.0, weight_decay=0.0,
+                                          initial_accumulator_value=0.1, eps=1e-10)),
+    "sgd_momentum": (torch.optim.SGD, dict(lr=0.1, momentum=0.9, dampening=0.0, weight_decay=0.01)),
+    "sgd_nesterov": (torch.optim.SGD, dict(lr=0.1, momentum=0.9, dampening=0.0, weight_decay=0.01,
+                                           nesterov=True)),
+}
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+def initialise(model, generator):
+    """Larger than the default, so that attention is not uniform and no gradient is tiny by design."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            if p.dim() >= 2:
+                p.copy_(0.2 * noise)
+            else:
+                p.copy_((0.0 if name.endswith("bias") else 1.0) + 0.1 * noise)
+
+
+def make_batches(generator):
+    """Sequences that can be learnt: next = 3*id + 7 (mod 60) four times in five, else any of 0..59."""
+    ids = torch.zeros(STEPS, B, T + 1, dtype=torch.int64)
+    random_ids = torch.randint(0, VOCAB - 1, ids.shape, generator=generator)
+    follow = torch.rand(ids.shape, generator=generator) < 0.8
+    ids[..., 0] = random_ids[..., 0]
+    for t in range(1, T + 1):
+        rule = (3 * ids[..., t - 1] + 7) % (VOCAB - 1)
+        ids[..., t] = torch.where(follow[..., t], rule, random_ids[..., t])
+    tokens, targets = ids[..., :-1].clone(), ids[..., 1:].clone()
+    targets[3, 0, 10:] = IGNORED  # a padded tail
+    targets[7, 1, :5] = IGNORED   # a masked prompt, and a row cut short
+    targets[7, 2, 3:] = IGNORED
+    return tokens, targets
+
+
+class Float64Rotary(torch.nn.Module):
+    """LlamaRotaryEmbedding computes its angles in float32 whatever the model's type."""
+
+    def forward(self, x, position_ids):
+        return rotary_cos_sin(position_ids, LLAMA["hidden_size"] // LLAMA["num_attention_heads"])
+
+
+def rotary_cos_sin(positions, head_width, theta=10000.0):
+    frequency = theta ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+    angle = positions[..., None].double() * frequency
+    angle = torch.cat([angle, angle], dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def to_float64(model):
+    """A copy that is float64 throughout: transformers' Llama casts to float32 in norms and rotary."""
+    model = copy.deepcopy(model).double()
+    model.set_attn_implementation("sdpa")  # eager attention casts its softmax to float32
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, modeling_llama.LlamaRMSNorm):
+                norm = torch.nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon)
+                norm.weight = child.weight
+                setattr(parent, name, norm)
+            elif isinstance(child, modeling_llama.LlamaRotaryEmbedding):
+                setattr(parent, name, Float64Rotary())
+    return model
+
+
+class Float64Only(TorchDispatchMode):
+    """Fails on any operation that produces another floating-point type."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for value in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                assert value.dtype == torch.float64, f"{func} gave {value.dtype}"
+        return out
+
+
+def train(model, tokens, targets):
+    """Ten steps; the tensors of the module docstring, without init/."""
+    model.train()
+    parameters = dict(model.named_parameters())
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in parameters.values() if p.dim() >= 2], "weight_decay": TRAIN["weight_decay"]},
+         {"params": [p for p in parameters.values() if p.dim() < 2], "weight_decay": 0.0}],
+        lr=TRAIN["lr"], betas=TRAIN["betas"], eps=TRAIN["eps"], foreach=False, fused=False)
+    result, losses, norms = {}, [], []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        logits = model(input_ids=tokens[step], use_cache=False).logits
+        loss = F.cross_entropy(logits.reshape(-1, VOCAB), targets[step].reshape(-1), ignore_index=IGNORED)
+        loss.backward()
+        if step == 0:
+            result["logits"] = logits.detach().clone()
+            result.update({f"grad/{name}": p.grad.clone() for name, p in parameters.items()})
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), TRAIN["clip"], foreach=False))
+        losses.append(loss.detach())
+        optimizer.step()
+    result["losses"], result["grad_norm"] = torch.stack(losses), torch.stack(norms)
+    result.update({f"final/{name}": p.detach().clone() for name, p in parameters.items()})
+    return result
+
+
+def distance(single, double):
+    """max |float32 - float64| over max |float64|, per kind; the worst tensor stands for its kind."""
+    worst = {}
+    for name, value in double.items():
+        gap = ((single[name].double() - value).abs().max() / value.abs().max()).item()
+        assert math.isfinite(gap), name
+        kind = name.split("/")[0]
+        worst[kind] = max(worst.get(kind, 0.0), gap)
+    return {kind: float(f"{gap:.3g}") for kind, gap in worst.items()}
+
+
+def make_model(folder, name, model, config, seed):
+    generator = torch.Generator().manual_seed(seed)
+    initialise(model, generator)
+    tokens, targets = make_batches(generator)
+    init = {f"init/{key}": p.detach().clone() for key, p in model.named_parameters()}
+    double_model = to_float64(model)
+    single = train(model, tokens, targets)
+    torch.set_default_dtype(torch.float64)  # AdamW keeps its step count in the default type
+    with Float64Only():
+        double = train(double_model, tokens, targets)
+    torch.set_default_dtype(torch.float32)
+
+    kept = {f"final/{key}" for key in FINAL[name]}
+    compared = {key: value for key, value in double.items() if not key.startswith("final/") or key in kept}
+    about = {
+        "model": config, "train": TRAIN, "seed": seed, "versions": versions(),
+        "float32_vs_float64": {
+            "measure": "max |float32 - float64| / max |float64|, worst tensor of each kind",
+            **distance(single, compared),
+        },
+        "losses_float64": double["losses"].tolist(),
+    }
+    main = {key: value for key, value in single.items() if not key.startswith(("grad/", "final/"))}
+    main |= init | {key: single[key] for key in kept}
+    main |= {"tokens": tokens.to(torch.int32), "targets": targets.to(torch.int32)}
+    save(folder, name, main, about)
+    grads = {key: value for key, value in single.items() if key.startswith("grad/")}
+    save(folder, f"{name}_grad", grads, about)
+    print(f"  losses    {' '.join(f'{x:.6f}' for x in single['losses'].tolist())}")
+    print(f"  grad_norm {' '.join(f'{x:.4f}' for x in single['grad_norm'].tolist())}")
+    print(f"  float32 against float64: {about['float32_vs_float64']}")
+
+
+# --- single operations --------------------------------------------------------------------------
+
+
+def attention(q, k, v, lengths=None, causal=False):
+    """torch's scaled_dot_product_attention on [B,T,H,K] with right-padded keys."""
+    t, s = q.shape[1], k.shape[1]
+    keep = torch.ones(t, s, dtype=torch.bool).tril() if causal else torch.ones(t, s, dtype=torch.bool)
+    keep = keep[None, None]
+    if lengths is not None:
+        keep = keep & (torch.arange(s)[None, :] < lengths[:, None])[:, None, None, :]
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=keep, enable_gqa=True).transpose(1, 2)
+
+
+def rotary(x, positions):
+    cos, sin = rotary_cos_sin(positions[None], x.shape[-1])
+    return modeling_llama.apply_rotary_pos_emb(x, x, cos, sin, unsqueeze_dim=2)[0]
+
+
+def op_cases(generator):
+    def randn(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    tails = 3 * randn(4, 9)
+    tails[0] = torch.tensor([-40.0, -10.0, -5.0, -1e-3, 0.0, 1e-3, 5.0, 10.0, 40.0])
+    shifted = 2 * randn(3, 4, 7)
+    shifted[1, 2] += 1000.0
+    qkv = [randn(2, 7, 4, 8) for _ in range(3)]
+    gqa = [randn(2, 7, 4, 8), randn(2, 7, 2, 8), randn(2, 7, 2, 8)]
+    lengths = torch.tensor([7, 4])
+    targets = torch.tensor([3, IGNORED, 0, 10, IGNORED, 3])
+    ids = torch.tensor([[0, 3, 3, 6], [1, 0, 3, 2], [6, 6, 1, 0]])  # 4 and 5 never
+    return {
+        "layer_norm": (lambda x, w, b: F.layer_norm(x, (10,), w, b, eps=1e-5),
+                       [2 * randn(3, 4, 10) + 0.5, 1 + 0.3 * randn(10), randn(10)]),
+        "rms_norm": (lambda x, w: F.rms_norm(x, (10,), w, eps=1e-5),
+                     [2 * randn(3, 4, 10) + 0.5, 1 + 0.3 * randn(10)]),
+        "gelu": (F.gelu, [tails]),
+        "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), [tails]),
+        "silu": (F.silu, [tails]),
+        "softmax": (lambda x: F.softmax(x, dim=-1), [shifted]),
+        "attention_causal": (lambda q, k, v: attention(q, k, v, causal=True), qkv),
+        "attention_causal_gqa": (lambda q, k, v: attention(q, k, v, causal=True), gqa),
+        "attention_padding": (attention, [*qkv, lengths]),
+        "attention_causal_padding": (lambda q, k, v, n: attention(q, k, v, n, causal=True), [*qkv, lengths]),
+        "cross_entropy": (lambda x, t: F.cross_entropy(x, t, ignore_index=IGNORED), [2 * randn(6, 11), targets]),
+        "embedding": (lambda table, i: F.embedding(i, table), [randn(7, 5), ids]),
+        "rotary": (rotary, [randn(2, 7, 4, 8), torch.arange(7)]),
+    }
+
+
+def make_ops(folder, seed):
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for case, (function, inputs) in op_cases(generator).items():
+        inputs = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+        with Float64Only():
+            out = function(*inputs)
+            cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+            out.backward(cotangent)
+        tensors[f"op/{case}/out0"], tensors[f"op/{case}/cotangent0"] = out, cotangent
+        for i, x in enumerate(inputs):
+            tensors[f"op/{case}/in{i}"] = x if x.is_floating_point() else x.to(torch.int32)
+            if x.is_floating_point():
+                tensors[f"op/{case}/grad{i}"] = x.grad
+    for case, (optimizer_type, options) in OPTIMIZERS.items():
+        weight = torch.randn(5, 3, generator=generator, dtype=torch.float64).requires_grad_()
+        optimizer = optimizer_type([weight], foreach=False, **options)
+        tensors[f"op/{case}/in0"] = weight.detach().clone()
+        for step in range(3):
+            weight.grad = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+            weight.grad[0, 0] = 0.0
+            tensors[f"op/{case}/in{step + 1}"] = weight.grad.clone()
+            optimizer.step()
+            tensors[f"op/{case}/out{step}"] = weight.detach().clone()
+        state = [optimizer.state[weight][key] for key in ("exp_avg", "exp_avg_sq", "sum", "momentum_buffer")
+                 if key in optimizer.state[weight]]
+        tensors.update({f"op/{case}/out{3 + i}": value for i, value in enumerate(state)})
+    about = {"seed": seed, "versions": versions(), "norm_eps": 1e-5, "rope_theta": 10000.0,
+             "ignored": IGNORED, "optimizers": {case: options for case, (_, options) in OPTIMIZERS.items()}}
+    save(folder, "ops", tensors, about)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def versions():
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def save(folder, name, tensors, about):
+    tensors = {key: tensors[key].detach().contiguous().clone() for key in sorted(tensors)}
+    for key, value in tensors.items():
+        assert value.isfinite().all(), f"{name}: {key} is not finite"
+    path = os.path.join(folder, f"{name}.safetensors")
+    save_file(tensors, path, metadata={"golden": json.dumps(about, sort_keys=True)})
+    size = os.path.getsize(path)
+    assert size < 200_000, f"{name}: {size} bytes"
+    print(f"{name}.safetensors: {len(tensors)} tensors, {size} bytes")
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    folder = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
+    gpt2 = transformers.GPT2Config(**GPT2, attn_implementation="eager")
+    make_model(folder, "gpt2_tiny", transformers.GPT2LMHeadModel(gpt2), GPT2, seed=1)
+    llama = transformers.LlamaConfig(**LLAMA, attn_implementation="eager")
+    make_model(folder, "llama_tiny", transformers.LlamaForCausalLM(llama), LLAMA, seed=2)
+    make_ops(folder, seed=3)
+
+
+if __name__ == "__main__":
+    main()
