@@ -54,6 +54,8 @@ std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
   const Settings& s = run->settings;
   if (s.run_name.empty() || s.run_name.find('/') != std::string::npos || s.run_name.starts_with('.'))
     throw Error({.code = ErrorCode::config, .what = "run_name must be a plain name", .where = run->schema.where("run_name"), .expected = "letters, digits, - and _", .got = s.run_name, .remedy = "run_name=my-run"});
+  if (s.eval_context >= s.max_length)
+    throw Error({.code = ErrorCode::config, .what = "validation windows would score nothing", .where = run->schema.where("training.eval_context"), .expected = fmt::format("less than training.max_length = {}", s.max_length), .got = std::to_string(s.eval_context), .remedy = fmt::format("training.eval_context={}", s.max_length / 2)});
   TextDataOptions options;
   options.train = s.train_data;
   options.validation = s.validation_data;

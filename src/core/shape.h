@@ -48,7 +48,11 @@ class Shape {
     return n;
   }
   // Elements over all dimensions but the last: the number of rows of the flattened matrix.
-  int64_t rows() const { return rank_ == 0 || last() == 0 ? 1 : numel() / last(); }
+  int64_t rows() const {
+    Shape leading = *this;
+    if (rank_ > 0) --leading.rank_;
+    return leading.numel();
+  }
 
   std::string str() const {
     std::string s = "[";

@@ -122,12 +122,14 @@ TEST(WindowSampler, LargeData) {
 
 TEST(SequentialBegins, CoversFromTheStart) {
   using Begins = std::vector<int64_t>;
-  EXPECT_EQ(sequential_begins(13, 4, 0), (Begins{0, 4, 8}));  // 3 * 4 inputs and one more target
-  EXPECT_EQ(sequential_begins(12, 4, 0), (Begins{0, 4}));
-  EXPECT_EQ(sequential_begins(13, 4, 2), (Begins{0, 4}));
-  EXPECT_EQ(sequential_begins(13, 4, 9), (Begins{0, 4, 8}));
-  EXPECT_EQ(sequential_begins(4, 4, 0), Begins{});
-  EXPECT_EQ(sequential_begins(0, 4, 0), Begins{});
+  EXPECT_EQ(sequential_begins(13, 4, 4, 0), (Begins{0, 4, 8}));  // 3 * 4 inputs and one more target
+  EXPECT_EQ(sequential_begins(12, 4, 4, 0), (Begins{0, 4}));
+  EXPECT_EQ(sequential_begins(13, 4, 4, 2), (Begins{0, 4}));
+  EXPECT_EQ(sequential_begins(13, 4, 4, 9), (Begins{0, 4, 8}));
+  EXPECT_EQ(sequential_begins(4, 4, 4, 0), Begins{});
+  EXPECT_EQ(sequential_begins(0, 4, 4, 0), Begins{});
+  EXPECT_EQ(sequential_begins(13, 4, 3, 0), (Begins{0, 3, 6}));  // overlapping windows; the next would need token 13
+  EXPECT_EQ(sequential_begins(14, 4, 3, 0), (Begins{0, 3, 6, 9}));
 }
 
 TEST(FillBatch, TargetsAreTheNextTokens) {

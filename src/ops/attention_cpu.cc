@@ -43,8 +43,7 @@ std::string decline(const OpSite& site) {
   return width <= kMaxWidth ? "" : fmt::format("head_dim {} over {}", width, kMaxWidth);
 }
 
-// One site with its data: where heads lie, which scores are masked, which probabilities are
-// dropped.
+// One site with its data: where heads lie, which scores are masked, what dropout leaves.
 struct Problem : AttentionSite {
   Problem(const Call& call, size_t tensors)
       : AttentionSite(attention_site(call.site, tensors)),
@@ -120,15 +119,16 @@ void mask_tail(float* x, int64_t n) {
   store(last, lane < static_cast<float>(n - (last - x)) ? here : Lanes{} + kMinusInfinity);
 }
 
-// e^x for arguments that are seldom above 0: the polynomial of cpu/vector_math.h, 0 below -87.3,
-// +inf above 88.4; NaN stays NaN.
+// e^x for arguments that are seldom above 0: the polynomial of Cephes expf, 0 below -87.3, +inf
+// above 88.4; NaN stays NaN.
 Lanes exp_lanes(Lanes x) {
   const auto low = x < -87.3365f;
   x = low ? Lanes{} - 87.3365f : x;
   x = x > 88.7228f ? Lanes{} + 88.7228f : x;
   const Lanes shifted = x * 1.44269504088896341f + 12582912.0f, n = shifted - 12582912.0f;
   const Lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Lanes p = 1.3981999507e-3f * r + 8.3334519073e-3f;
+  Lanes p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
@@ -156,8 +156,7 @@ void multiply_row(float* x, int64_t n, const float* factor) {
     store(x + j, load<Lanes>(factor + j) * load<Lanes>(x + j));
 }
 
-// Asks for rows that are wanted soon, while the arithmetic of a product hides their way to the
-// core.
+// Asks for rows that are wanted soon; the arithmetic of a product hides their way to the core.
 void prefetch(const float* from, int64_t stride, int64_t begin, int64_t end, int64_t width) {
   for (int64_t r = begin; r < end; ++r)
     for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(from + r * stride + d);
@@ -265,17 +264,17 @@ struct Cut {
 
 int64_t grad_workspace(const OpSite& site) {
   const AttentionSite s = attention_site(site, 4);
-  return (s.B * s.H * s.T + (Cut(s).runs - 1) * s.B * s.T * s.H * s.K) *
-         static_cast<int64_t>(sizeof(float));
+  const int64_t runs = Cut(s).runs, rows = s.B * s.H * s.T;
+  return (runs * rows + (runs - 1) * rows * s.K) * static_cast<int64_t>(sizeof(float));
 }
 
 struct Backward {
   Problem p;
   Cut cut;
-  const float *lse, *dout;
+  const float *out, *lse, *dout;
   float* dqkv;
-  const float* delta;  // [B,H,T]: sum over d of dout * out
-  float* shares;       // [runs - 1][B,T,H,K]
+  float* deltas;  // [runs][B,H,T]: sum over d of dout * out; each run its own, so that none waits
+  float* shares;  // [runs - 1][B,T,H,K]
 
   // Where this run's dq goes.
   float* dq(int64_t r, int64_t b, int64_t h, int64_t t) const {
@@ -283,21 +282,35 @@ struct Backward {
                   : shares + (r - 1) * p.B * p.T * p.H * p.K + p.out_at(b, h, t);
   }
   int64_t first_query(int64_t r) const { return p.causal ? r * cut.run : 0; }
+  float* delta(int64_t r, int64_t b, int64_t h) const {
+    return deltas + ((r * p.B + b) * p.H + h) * p.T;
+  }
 
   void run_keys(int64_t r, int64_t b, int64_t g) const;
+  void fill_delta(int64_t r, int64_t b, int64_t h) const;
   template <bool kKeep>
-  void score_gradients(int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, float* s,
+  void score_gradients(int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, float d, float* s,
                        float* dp) const;
 };
 
+void Backward::fill_delta(int64_t r, int64_t b, int64_t h) const {
+  float* to = delta(r, b, h);
+  for (int64_t t = first_query(r); t < p.T; ++t) {
+    const float *x = out + p.out_at(b, h, t), *y = dout + p.out_at(b, h, t);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t d = 0; d < p.K; ++d) sum += x[d] * y[d];
+    to[t] = sum;
+  }
+}
+
 // From scores and dP of one query row: s becomes the probabilities as they met v, dp becomes dS.
 template <bool kKeep>
-void Backward::score_gradients(int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, float* s,
-                               float* dp) const {
+void Backward::score_gradients(int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, float d,
+                               float* s, float* dp) const {
   float keep[kBlock];
   if (kKeep) p.keep_row(b, h, i, j, padded(n), keep);
-  const int64_t row = (b * p.H + h) * p.T + i;
-  const float sum = lse[row], d = delta[row];
+  const float sum = lse[(b * p.H + h) * p.T + i];
   p.mask_segments(b, i, j, n, s);
   const int64_t whole = padded(n);
   mask_tail(s, n);
@@ -317,21 +330,25 @@ void Backward::score_gradients(int64_t b, int64_t h, int64_t i, int64_t j, int64
 }
 
 void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
-  alignas(64) float kt[kBackwardFloats], vt[kBackwardFloats];                      // [K][block]
-  alignas(64) float k[kBackwardFloats], dk[kBackwardFloats], dv[kBackwardFloats];  // [block][wide]
-  alignas(64) float q[kBackwardFloats], d_o[kBackwardFloats],
-      d_q[kBackwardFloats];                                               // [block][wide]
+  using Operand = float[kBackwardFloats];
+  alignas(64) Operand kt, vt;                                             // [K][block]
+  alignas(64) Operand k, dk, dv, q, d_o, d_q;                             // [block][wide]
   alignas(64) float s[kBlock * kScoreStride], dp[kBlock * kScoreStride];  // [block][kScoreStride]
   const int64_t wide = padded(p.K), block = cut.block, group = p.H / p.G;
-  for (int64_t h = g * group; h < (g + 1) * group; ++h)
-    for (int64_t t = first_query(r); t < p.T; ++t) std::fill_n(dq(r, b, h, t), p.K, 0.0f);
+  // The first key block writes dq, later ones add to it; unless it may be masked away.
+  const bool fill = p.segments || p.keys(b) <= r * cut.run;
+  for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+    fill_delta(r, b, h);
+    for (int64_t t = first_query(r); t < p.T && fill; ++t) std::fill_n(dq(r, b, h, t), p.K, 0.0f);
+  }
 
   for (int64_t j0 = r * cut.run; j0 < std::min(p.T, (r + 1) * cut.run); j0 += block) {
     const int64_t all = std::min(block, p.T - j0), nj = std::min(all, p.keys(b) - j0);
+    const float *k_from = p.qkv + p.k_at(b, g, j0), *v_from = p.qkv + p.v_at(b, g, j0);
+    const bool add = fill || j0 > r * cut.run;
     std::fill_n(dk, all * wide, 0.0f);
     std::fill_n(dv, all * wide, 0.0f);
     if (nj > 0) {
-      const float *k_from = p.qkv + p.k_at(b, g, j0), *v_from = p.qkv + p.v_at(b, g, j0);
       copy_transposed(nj, p.K, k_from, p.stride, kt, block, 1.0f);
       copy_transposed(nj, p.K, v_from, p.stride, vt, block, 1.0f);
       copy_rows(nj, p.K, k_from, p.stride, k, wide, p.factor);
@@ -354,26 +371,36 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
         small_gemm<Left::rows>(0, ni, d_o, wide, vt, block, dp, kScoreStride, false, scores);
         for (int64_t i = 0; i < ni; ++i) {
           float *s_row = s + i * kScoreStride, *dp_row = dp + i * kScoreStride;
+          const float d = delta(r, b, h)[i0 + i];
           if (p.key)
-            score_gradients<true>(b, h, i0 + i, j0, seen(i), s_row, dp_row);
+            score_gradients<true>(b, h, i0 + i, j0, seen(i), d, s_row, dp_row);
           else
-            score_gradients<false>(b, h, i0 + i, j0, seen(i), s_row, dp_row);
+            score_gradients<false>(b, h, i0 + i, j0, seen(i), d, s_row, dp_row);
         }
         auto by_keys = [&](int64_t from, int64_t) {
           return GemmPart{p.K, diagonal ? std::min(from, ni) : 0, ni};
         };
         small_gemm<Left::columns>(0, nj, s, kScoreStride, d_o, wide, dv, wide, true, by_keys);
         small_gemm<Left::columns>(0, nj, dp, kScoreStride, q, wide, dk, wide, true, by_keys);
-        small_gemm<Left::rows>(0, ni, dp, kScoreStride, k, wide, d_q, wide, false,
-                               [&](int64_t from, int64_t last) {
-                                 const int64_t next = std::min(last, p.T - i0 - block);
-                                 prefetch(q_from + block * p.stride, p.stride, from, next, p.K);
-                                 return GemmPart{p.K, 0, seen(last - 1)};
-                               });
+        auto by_queries = [&](int64_t from, int64_t last) {
+          const int64_t left = p.T - block;  // tokens behind the first block; then queries, or keys
+          prefetch(q_from + block * p.stride, p.stride, from, std::min(last, left - i0), p.K);
+          if (i0 + block >= p.T) {
+            prefetch(k_from + block * p.stride, p.stride, from, std::min(last, left - j0), p.K);
+            prefetch(v_from + block * p.stride, p.stride, from, std::min(last, left - j0), p.K);
+          }
+          return GemmPart{p.K, 0, seen(last - 1)};
+        };
+        small_gemm<Left::rows>(0, ni, dp, kScoreStride, k, wide, d_q, wide, false, by_queries);
         for (int64_t i = 0; i < ni; ++i) {
           float* to = dq(r, b, h, i0 + i);
+          const float* from = d_q + i * wide;
+          if (!add) {
+            std::copy_n(from, p.K, to);
+            continue;
+          }
 #pragma omp simd
-          for (int64_t d = 0; d < p.K; ++d) to[d] += d_q[i * wide + d];
+          for (int64_t d = 0; d < p.K; ++d) to[d] += from[d];
         }
       }
     for (int64_t j = 0; j < all; ++j) {
@@ -385,30 +412,20 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
 
 void grad_run(const Call& call) {
   const Problem p(call, 4);
-  const float *out = call.in(1), *dout = call.in(3);
-  float* delta = call.scratch();
-  const Backward w{p, Cut(p), call.in(2), dout, call.out(0), delta, delta + p.B * p.H * p.T};
-  const int64_t tokens = p.B * p.T, grain = std::max(int64_t{1}, 32768 / (p.H * p.K));
-
-  parallel_ranges(tokens, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t x = begin; x < end; ++x)
-      for (int64_t h = 0; h < p.H; ++h) {
-        const float *a = out + (x * p.H + h) * p.K, *c = dout + (x * p.H + h) * p.K;
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t d = 0; d < p.K; ++d) sum += a[d] * c[d];
-        delta[(x / p.T * p.H + h) * p.T + x % p.T] = sum;
-      }
-  });
+  const Cut cut(p);
+  float* deltas = call.scratch();
+  float* shares = deltas + cut.runs * p.B * p.H * p.T;
+  const Backward w{p, cut, call.in(1), call.in(2), call.in(3), call.out(0), deltas, shares};
   const int64_t heads = p.B * p.G;
-  parallel_tasks(w.cut.runs * heads, [&](int64_t task) {
+  parallel_tasks(cut.runs * heads, [&](int64_t task) {
     // First keys first: when causal they have the most queries.
     w.run_keys(task / heads, task % heads / p.G, task % p.G);
   });
-  if (w.cut.runs == 1) return;
-  parallel_ranges(tokens, grain, [&](int64_t begin, int64_t end) {
+  if (cut.runs == 1) return;
+  const int64_t grain = std::max(int64_t{1}, 32768 / (p.H * p.K));
+  parallel_ranges(p.B * p.T, grain, [&](int64_t begin, int64_t end) {
     for (int64_t x = begin; x < end; ++x)
-      for (int64_t r = 1; r < w.cut.runs && w.first_query(r) <= x % p.T; ++r) {
+      for (int64_t r = 1; r < cut.runs && w.first_query(r) <= x % p.T; ++r) {
         float* to = w.dq(0, x / p.T, 0, x % p.T);
         const float* from = w.dq(r, x / p.T, 0, x % p.T);
 #pragma omp simd

@@ -48,11 +48,16 @@ inline std::string operand_layout(const TensorType& in, const Shape& out, Operan
   return in.shape.str() + " does not broadcast to " + out.str();
 }
 
-// The operand whose shape the result takes: the one with most elements, then most dimensions.
+// The shape of the result: among operands that are not single numbers the one with most dimensions, then
+// most elements.
 inline Shape broadcast_shape(std::span<const TensorType> in) {
   Shape shape;
-  for (const TensorType& t : in)
-    if (t.dtype == DType::f32 && (t.numel() > shape.numel() || (t.numel() == shape.numel() && t.shape.rank() > shape.rank()))) shape = t.shape;
+  for (const TensorType& t : in) {
+    if (t.dtype != DType::f32) continue;
+    const bool number = t.numel() == 1, was_number = shape.numel() == 1;
+    const bool better = number != was_number ? was_number : t.shape.rank() != shape.rank() ? t.shape.rank() > shape.rank() : t.numel() > shape.numel();
+    if (better) shape = t.shape;
+  }
   return shape;
 }
 

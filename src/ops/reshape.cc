@@ -15,11 +15,13 @@ void vjp(GradContext& g) { g.set(0, g.b.reshape(g.grad(0), g.b.shape(g.in(0))));
 
 template <typename T>
 void reference(const RefCall<T>& c) {
-  std::copy_n(c.in(0), c.in_shape(0).numel(), c.out(0));
+  const int64_t n = c.in_shape(0).numel();
+  if (c.site.in[0].dtype == DType::i32) std::copy_n(c.ids(0), n, static_cast<int32_t*>(c.out_data[0]));
+  else std::copy_n(c.in(0), n, c.out(0));
 }
 
 std::vector<OpCase> cases() {
-  return {{{normal_input({2, 6})}, {{"shape", "3x4"}}}, {{normal_input({1})}, {{"shape", ""}}}, {{normal_input({7})}, {{"shape", "1x7x1"}}}};
+  return {{{normal_input({2, 6})}, {{"shape", "3x4"}}}, {{normal_input({1})}, {{"shape", ""}}}, {{normal_input({7})}, {{"shape", "1x7x1"}}}, {{index_input({2, 3}, 9)}, {{"shape", "6"}}}};
 }
 
 }  // namespace

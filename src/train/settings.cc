@@ -44,6 +44,7 @@ void Settings::declare(Schema& s) {
   s.number("training.decay_fraction", &schedule.decay_fraction).range(0, 1).help("wsd: share of the updates that decays at the end.");
   s.integer("training.eval_every", &eval_every).range(0, 1e12).help("Validate every so many updates; 0: five times in a run.");
   s.integer("training.max_eval_batches", &max_eval_batches).range(0, 1e12).help("Validation batches at most; 0: all.");
+  s.integer("training.eval_context", &eval_context).range(0, 1 << 20).help("Validation windows overlap by so many tokens, which are read but not scored: every scored token has at least this much before it.");
   s.integer("training.log_interval", &log_interval).range(1, 1e9).help("Updates between metric lines.");
 
   s.bytes("runtime.memory_limit", &memory_limit).min(0).help("Memory the plan must fit in; 0: no limit.");

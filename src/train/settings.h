@@ -41,7 +41,7 @@ struct Settings {
   int64_t batch_size = 32, grad_accum = 1, max_length = 128, max_steps = 0, num_epochs = 1;
   OptimizerSettings optimizer;
   ScheduleSettings schedule;
-  int64_t eval_every = 0, max_eval_batches = 0, log_interval = 10;
+  int64_t eval_every = 0, max_eval_batches = 0, eval_context = 0, log_interval = 10;
 
   int64_t memory_limit = 0, threads = 0;
   bool recompute = true;

@@ -41,7 +41,7 @@ class Loop {
   Loop(const Model& model, const Settings& settings, const TextData& data, Backend& backend, const Programs& programs, RunFolder* run, TrainObserver& observer)
       : model_(model), s_(settings), data_(data), run_(run), observer_(observer), session_(backend, programs.plans()),
         sampler_(static_cast<int64_t>(data.train.size()), settings.max_length, static_cast<uint64_t>(settings.seed), settings.sampling == "random"),
-        eval_begins_(sequential_begins(static_cast<int64_t>(data.validation.size()), settings.max_length, settings.max_eval_batches * settings.batch_size)),
+        eval_begins_(sequential_begins(static_cast<int64_t>(data.validation.size()), settings.max_length, settings.max_length - settings.eval_context, settings.max_eval_batches * settings.batch_size)),
         total_(planned_steps(settings, data)), tokens_(static_cast<size_t>(settings.batch_size * settings.max_length)), targets_(tokens_.size()), begins_(static_cast<size_t>(settings.batch_size)) {
     initialize(session_, model, static_cast<uint64_t>(settings.seed));
   }
@@ -171,16 +171,20 @@ class Loop {
     OwnerScope eval(ledger, Owner::eval);
     const auto windows = static_cast<int64_t>(eval_begins_.size());
     double sum = 0;
+    int64_t scored = 0;
     for (int64_t first = 0; first < windows; first += s_.batch_size) {
       const int64_t count = std::min(s_.batch_size, windows - first);
       std::fill(tokens_.begin(), tokens_.end(), 0);
       std::fill(targets_.begin(), targets_.end(), -1);
       fill_batch(data_.validation, std::span(eval_begins_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)), s_.max_length, tokens_.data(), targets_.data());
+      for (int64_t i = 0; i < count; ++i)
+        if (first + i > 0) std::fill_n(targets_.begin() + static_cast<std::ptrdiff_t>(i * s_.max_length), s_.eval_context, -1);
+      scored += count * (s_.max_length - s_.eval_context) + (first == 0 ? s_.eval_context : 0);
       write_batch(1.0f / static_cast<float>(s_.max_length));
       session_.run(kEvaluatePlan, &inside);
-      sum += session_.scalar_output(kEvaluatePlan, "loss");
+      sum += session_.scalar_output(kEvaluatePlan, "loss") * static_cast<double>(s_.max_length);
     }
-    return windows > 0 ? sum / static_cast<double>(windows) : NAN;
+    return scored > 0 ? sum / static_cast<double>(scored) : NAN;
   }
 
   const Model& model_;
