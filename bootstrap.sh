@@ -27,7 +27,8 @@ install_packages() {
 build_in() {
   local folder=$1 targets=$2
   shift 2
-  if [ ! -f "$folder/build.ninja" ]; then
+  # Configured anew when a target is not known yet: its library may have been installed since.
+  if [ ! -f "$folder/build.ninja" ] || ! ninja -C "$folder" -t query $targets >/dev/null 2>&1; then
     echo "millrace: configuring and building in ${folder##*/}/ (a few minutes, once)" >&2
     cmake -S "$here" -B "$folder" -G Ninja "$@" >"$folder.log" 2>&1 || {
       cat "$folder.log" >&2

@@ -21,4 +21,7 @@ struct PlanArguments {
 };
 int plan_command(const PlanArguments& arguments);
 
+// Prints docs/CONFIG.md ("config") or docs/OPS.md ("ops"): pages generated from the schema and the op cards.
+int docs_command(const std::string& page);
+
 }  // namespace millrace

@@ -28,7 +28,4 @@ struct LoadedRun {
 // Parses, checks and resolves; reads the data for the vocabulary. Creates nothing on disk.
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request);
 
-// The schema of every family with its defaults as markdown: docs/CONFIG.md.
-std::string config_markdown();
-
 }  // namespace millrace

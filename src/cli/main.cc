@@ -15,7 +15,8 @@ constexpr const char* kHelp = R"(millrace trains sequence models on the hardware
   millrace train                           watch a small language model learn, right now
   millrace train CONFIG [a.b=c ...]        train from a YAML or JSON config; a.b=c overrides a key
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
-  millrace config-docs                     every config key with its meaning, default and range
+  millrace docs config                     every config key with its meaning, default and range
+  millrace docs ops                        every op of the engine with its kernels
 
 Examples
   millrace train configs/shakespeare.yaml data.train=input.txt --run-name first-try
@@ -61,14 +62,16 @@ int run(int argc, char** argv) {
   plan_app->add_option("--memory", plan.memory, "memory it must fit in, such as 8GiB (exit code 3 when it does not)");
   plan_app->add_flag("--why", plan.why, "which passes and kernels were chosen, and why others declined");
   plan_app->add_flag("--json", plan.json, "the same as one JSON object");
-  CLI::App* docs_app = app.add_subcommand("config-docs", "print docs/CONFIG.md");
+  std::string page = "config";
+  CLI::App* docs_app = app.add_subcommand("docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
+  docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
     return code == 0 ? 0 : static_cast<int>(millrace::ErrorCode::config);
   }
-  if (*docs_app) std::fputs(millrace::config_markdown().c_str(), stdout);
+  if (*docs_app) return millrace::docs_command(page);
   if (*train_app) return millrace::train_command(train);
   if (*plan_app) return millrace::plan_command(plan);
   return 0;

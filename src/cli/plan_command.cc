@@ -1,5 +1,4 @@
 // millrace plan: everything known before the first step.
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -13,6 +12,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
+#include "cpu/parallel.h"
 
 namespace millrace {
 namespace {
@@ -56,7 +56,7 @@ int plan_command(const PlanArguments& arguments) {
   const auto run = load_run(arguments.request);
   Settings s = run->settings;
   if (limit_flag > 0) s.memory_limit = limit_flag;
-  if (s.threads > 0) omp_set_num_threads(static_cast<int>(s.threads));
+  cpu::set_threads(static_cast<int>(s.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
   const BatchShape shape{s.batch_size, s.max_length};
   const Programs programs = make_programs(*run->model, s, shape, *backend);

@@ -1,5 +1,4 @@
 // millrace train: from a config to a trained model, with the account of the time.
-#include <omp.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -13,6 +12,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
+#include "cpu/parallel.h"
 #include "cli/memory_report.h"
 #include "train/program.h"
 
@@ -40,7 +40,7 @@ int train_command(TrainArguments arguments) {
   if (arguments.max_steps >= 0) arguments.request.overrides.push_back(fmt::format("training.max_steps={}", arguments.max_steps));
   const auto run = load_run(arguments.request);
   Settings& s = run->settings;
-  if (s.threads > 0) omp_set_num_threads(static_cast<int>(s.threads));
+  cpu::set_threads(static_cast<int>(s.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
 
   int64_t parameters = 0;

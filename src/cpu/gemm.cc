@@ -2,6 +2,8 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
+#include <omp.h>
+
 #include <atomic>
 #include <cstdio>
 #include <map>
@@ -136,7 +138,7 @@ class MatmulPrimitive {
     make(a_dims, a_strides, b_dims, b_strides, c_dims, c_strides, key.accumulate);
   }
   void run(const float* a, const float* b, float* c) {
-    PerThread& t = threads_[static_cast<size_t>(omp_get_thread_num())];
+    PerThread& t = threads_[static_cast<size_t>(thread_index())];
     dnnl_memory_set_data_handle(t.a, const_cast<float*>(a));
     dnnl_memory_set_data_handle(t.b, const_cast<float*>(b));
     dnnl_memory_set_data_handle(t.c, c);
@@ -181,7 +183,7 @@ class MatmulPrimitive {
     auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) { check_dnnl(dnnl_memory_create(m, md, engine_, DNNL_MEMORY_NONE), "memory"); };
 #endif
     check_dnnl(dnnl_primitive_create(&primitive_, pd), "primitive");
-    threads_.resize(static_cast<size_t>(std::max(omp_get_num_procs(), threads())));
+    threads_.resize(static_cast<size_t>(kMaxThreads));
     for (PerThread& t : threads_) {
       create(&t.a, a);
       create(&t.b, b);
@@ -250,11 +252,13 @@ double measure_sgemm_ceiling() {
       }
     }
     // oneDNN's own threading on the whole product: the ceiling must not be one we made ourselves.
+    omp_set_num_threads(threads());
     for (int i = 0; i < 4; ++i) {
       const int64_t start = now_ns();
       check_dnnl(dnnl_sgemm('N', 'N', size, size, size, 1.0f, a.data(), size, b.data(), size, 0.0f, c.data(), size), "sgemm");
       best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds_since(start));
     }
+    omp_set_num_threads(1);
   }
   return best;
 }

@@ -1,26 +1,35 @@
-// Threads on the CPU: OpenMP, the runtime oneDNN uses too, so there is one team and no oversubscription.
-// Work is cut by its size alone, never by the number of threads, and partial results are combined in a
-// fixed order: the same bits for any number of threads.
+// Threads on the CPU: one persistent team. Work is cut by its size alone, never by the number of threads,
+// and partial results are combined in a fixed order: the same bits for any number of threads.
+// The caller works too and waits only for tasks that somebody has taken: when another program holds a core,
+// its share is done by the others instead of being waited for. (A fork-join region of OpenMP waits for every
+// thread to arrive; on a busy machine that cost ten times the work itself.)
 #pragma once
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 
 namespace millrace::cpu {
 
-inline int threads() { return omp_get_max_threads(); }
+constexpr int kMaxThreads = 256;
+int threads();
+// Makes the team anew; 0: one thread for every core this process may use.
+void set_threads(int count);
+// 0 for the caller of parallel work, 1, 2, … for the others; below threads().
+int thread_index();
+
+namespace detail {
+bool inside_task();
+void run_tasks(int64_t tasks, void (*run)(const void* context, int64_t task), const void* context);
+}  // namespace detail
 
 // Runs f(task) for task in [0, tasks), in any order, on all threads. Tasks are handed out one by one:
-// make each worth at least some microseconds.
+// make each worth at least some microseconds. Inside a task it runs on the calling thread alone.
 template <typename F>
 void parallel_tasks(int64_t tasks, const F& f) {
-  if (tasks <= 1 || threads() == 1 || omp_in_parallel()) {
+  if (tasks <= 1 || threads() == 1 || detail::inside_task()) {
     for (int64_t t = 0; t < tasks; ++t) f(t);
     return;
   }
-#pragma omp parallel for schedule(dynamic, 1)
-  for (int64_t t = 0; t < tasks; ++t) f(t);
+  detail::run_tasks(tasks, [](const void* context, int64_t task) { (*static_cast<const F*>(context))(task); }, &f);
 }
 
 // Runs f(begin, end) over [0, n) in pieces of `grain`, each a task.

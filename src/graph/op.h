@@ -93,6 +93,7 @@ struct OpCard {
 
   Cost (*cost)(const OpSite&) = nullptr;
   std::vector<OpCase> (*cases)() = nullptr;
+  std::vector<OpCase> (*benchmarks)() = nullptr;  // sizes as in real models; null: no microbenchmark
   std::vector<InPlace> (*in_place)(const OpSite&) = nullptr;  // null: none
   bool is_view = false;  // output 0 is input 0's storage, unchanged; no kernel runs
   bool cheap = false;    // memory-bound and quick: first choice for recomputation

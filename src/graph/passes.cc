@@ -251,7 +251,6 @@ Graph fuse_epilogue(const Graph& graph) {
     const Expression e = expression_of(g[id]);
     // Operand 0 becomes the product; the rest keep their order.
     Node fused = m;
-    fused.scope = g[id].scope;
     ExpressionBuilder b(e.operands);
     std::vector<Term> terms(static_cast<size_t>(e.operands));
     int next = 1;

@@ -1,5 +1,4 @@
-// adagrad: Duchi, Hazan, Singer, JMLR 12 (2011), in the form of PyTorch without learning rate
-// decay:
+// adagrad: Duchi, Hazan, Singer, JMLR 12 (2011), as in PyTorch without learning rate decay:
 //   g = g + decay p,  s = s + g^2,  p = p - lr g / (sqrt(s) + eps)
 #include <cmath>
 

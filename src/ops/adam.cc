@@ -16,8 +16,7 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
   return infer_optimizer(attrs, in, out, 2);
 }
 
-// Scalars of the step are formed in double for both types: 1 - 0.999^t has lost half its digits in
-// float.
+// Scalars of the step are formed in double for both types: in float 1 - 0.999^t loses digits.
 template <typename T>
 void reference(const RefCall<T>& c) {
   const auto n = static_cast<size_t>(c.attrs().integer("n"));
@@ -69,6 +68,18 @@ std::vector<OpCase> cases() {
   };
 }
 
+std::vector<OpCase> benchmarks() {
+  const std::vector<Shape> shapes{{4096, 2048}, {2048, 4096}};
+  return {{optimizer_case(shapes, 2, 1e-3, 0.5, 10),
+           {{"n", 2},
+            {"beta1", 0.9},
+            {"beta2", 0.95},
+            {"eps", 1e-8},
+            {"decoupled", 1},
+            {"decay", "0.1;0.1"}},
+           false}};
+}
+
 }  // namespace
 
 extern const OpCard adam_card;
@@ -82,6 +93,7 @@ const OpCard adam_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks,
     .in_place = optimizer_in_place,
 };
 

@@ -65,6 +65,12 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() {
+  return {{{normal_input({4096, 10000}), index_input({4096}, 10000), constant_input({}, 1)},
+           {},
+           false}};
+}
+
 // logits [N,V], targets [N], scale [], log-sum-exp [N], dloss [] -> dlogits [N,V]
 std::string grad_infer(const Attrs&, std::span<const TensorType> in, std::vector<TensorType>& out) {
   if (std::string fault = expect_inputs(in, 5); !fault.empty()) return fault;
@@ -105,6 +111,13 @@ std::vector<OpCase> grad_cases() {
   return list;
 }
 
+std::vector<OpCase> grad_benchmarks() {
+  return {{{normal_input({4096, 10000}), index_input({4096}, 10000), constant_input({}, 1),
+            constant_input({4096}, 10), constant_input({}, 1)},
+           {},
+           false}};
+}
+
 std::vector<InPlace> grad_in_place(const OpSite&) { return {{0, 0}}; }
 
 }  // namespace
@@ -120,6 +133,7 @@ const OpCard cross_entropy_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks,
 };
 
 extern const OpCard cross_entropy_grad_card;
@@ -134,6 +148,7 @@ const OpCard cross_entropy_grad_card = {
     .reference_f64 = grad_reference<double>,
     .cost = grad_cost,
     .cases = grad_cases,
+    .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
 };
 

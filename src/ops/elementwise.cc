@@ -129,6 +129,16 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() {
+  const Shape shape{4096, 1024};
+  std::vector<OpCase> list;
+  for (const char* f : {"exp", "log", "tanh", "sigmoid", "gelu", "gelu_tanh", "gelu_tanh_grad", "silu"})
+    list.push_back({{normal_input(shape)}, {{"expr", fmt::format("t0={}(a0)->t0", f)}}, false});
+  list.push_back({{normal_input(shape), normal_input(shape)}, {{"expr", "t0=add(a0,a1)->t0"}}, false});
+  list.push_back({{normal_input(shape), index_input({4}, 1000)}, {{"expr", "t0=keep(a1,0.1,3);t1=mul(a0,t0)->t1"}}, false});
+  return list;
+}
+
 }  // namespace
 
 extern const OpCard elementwise_card;
@@ -139,6 +149,7 @@ const OpCard elementwise_card = {.name = "elementwise",
                                  MR_REFERENCE,
                                  .cost = cost,
                                  .cases = cases,
+                                 .benchmarks = benchmarks,
                                  .in_place = in_place,
                                  .cheap = true};
 

@@ -49,6 +49,10 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() {
+  return {{{index_input({4096}, 10000), normal_input({10000, 256})}, {}, false}};
+}
+
 // ids [..], dy [..,D], [base [V,D]] -> dtable [V,D]
 std::string grad_infer(const Attrs& attrs, std::span<const TensorType> in,
                        std::vector<TensorType>& out) {
@@ -93,6 +97,10 @@ std::vector<OpCase> grad_cases() {
   return list;
 }
 
+std::vector<OpCase> grad_benchmarks() {
+  return {{{index_input({4096}, 10000), normal_input({4096, 256})}, {{"rows", 10000}}, false}};
+}
+
 std::vector<InPlace> grad_in_place(const OpSite& site) {
   if (site.in.size() == 3) return {{0, 2}};
   return {};
@@ -109,6 +117,7 @@ const OpCard embedding_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks,
 };
 
 extern const OpCard embedding_grad_card;
@@ -123,6 +132,7 @@ const OpCard embedding_grad_card = {
     .reference_f64 = grad_reference<double>,
     .cost = grad_cost,
     .cases = grad_cases,
+    .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
 };
 

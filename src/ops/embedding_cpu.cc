@@ -1,6 +1,5 @@
 // embedding on the CPU. The gradient cuts the table into fixed ranges of rows; the task of a range
-// walks all ids in order and adds those that are its own, so every row sums in the order of the
-// ids.
+// walks all ids and adds those that are its own, so every row sums in the order of the ids.
 #include <algorithm>
 
 #include "cpu/kernel.h"

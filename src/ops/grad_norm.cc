@@ -41,6 +41,10 @@ std::vector<OpCase> cases() {
   };
 }
 
+std::vector<OpCase> benchmarks() {
+  return {{{normal_input({4096, 2048}), normal_input({2048, 4096})}, {}, false}};
+}
+
 }  // namespace
 
 extern const OpCard grad_norm_card;
@@ -52,6 +56,7 @@ const OpCard grad_norm_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks,
 };
 
 }  // namespace millrace

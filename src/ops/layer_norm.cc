@@ -71,6 +71,15 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() {
+  std::vector<OpCase> list;
+  for (const Shape& x : {Shape{4096, 256}, Shape{1024, 512}}) {
+    const CaseInput parameter = normal_input({x.last()});
+    list.push_back({{normal_input(x), parameter, parameter}, {{"eps", 1e-5}, {"bias", 1}}, false});
+  }
+  return list;
+}
+
 std::vector<InPlace> in_place(const OpSite&) { return {{0, 0}}; }
 
 // x [..,D], weight [D], mean [..], rstd [..], dy [..,D], [r [..,D]] -> dx, dweight, [dbias]
@@ -141,6 +150,20 @@ std::vector<OpCase> grad_cases() {
   return list;
 }
 
+std::vector<OpCase> grad_benchmarks() {
+  std::vector<OpCase> list;
+  for (const Shape& x : {Shape{4096, 256}, Shape{1024, 512}})
+    for (bool residual : {false, true}) {
+      OpCase c{{normal_input(x), normal_input({x[1]}), normal_input({x[0]}), positive_input({x[0]}),
+                normal_input(x)},
+               {{"bias", 1}, {"residual", residual}},
+               false};
+      if (residual) c.in.push_back(normal_input(x));
+      list.push_back(c);
+    }
+  return list;
+}
+
 std::vector<InPlace> grad_in_place(const OpSite& site) {
   if (has_residual(site.attrs)) return {{0, 5}, {0, 4}};
   return {{0, 4}};
@@ -159,6 +182,7 @@ const OpCard layer_norm_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks,
     .in_place = in_place,
     .cheap = true,
 };
@@ -175,6 +199,7 @@ const OpCard layer_norm_grad_card = {
     .reference_f64 = grad_reference<double>,
     .cost = grad_cost,
     .cases = grad_cases,
+    .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
 };
 

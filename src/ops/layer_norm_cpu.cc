@@ -1,6 +1,5 @@
 // layer_norm on the CPU: a row stays in the first-level cache between its passes, so memory is read
-// and written once. Parameter gradients: one partial sum per fixed chunk of rows, added up in
-// order.
+// and written once. Parameter gradients: one partial sum per fixed chunk of rows, added in order.
 #include <algorithm>
 #include <cmath>
 
@@ -13,37 +12,6 @@ namespace {
 
 // About 64 KiB of a matrix: a task of some microseconds.
 int64_t rows_per_task(int64_t D) { return std::max<int64_t>(1, 16384 / D); }
-
-// Sums over four rows at once: their additions do not wait for each other.
-struct Four {
-  float a, b, c, d;
-};
-
-Four sums(const float* x, int64_t D) {
-  const float *xa = x, *xb = x + D, *xc = x + 2 * D, *xd = x + 3 * D;
-  float a = 0, b = 0, c = 0, d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
-  for (int64_t j = 0; j < D; ++j) {
-    a += xa[j];
-    b += xb[j];
-    c += xc[j];
-    d += xd[j];
-  }
-  return {a, b, c, d};
-}
-
-Four squared_distances(const float* x, int64_t D, Four m) {
-  const float *xa = x, *xb = x + D, *xc = x + 2 * D, *xd = x + 3 * D;
-  float a = 0, b = 0, c = 0, d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
-  for (int64_t j = 0; j < D; ++j) {
-    a += (xa[j] - m.a) * (xa[j] - m.a);
-    b += (xb[j] - m.b) * (xb[j] - m.b);
-    c += (xc[j] - m.c) * (xc[j] - m.c);
-    d += (xd[j] - m.d) * (xd[j] - m.d);
-  }
-  return {a, b, c, d};
-}
 
 void normalise(const float* x, const float* weight, const float* bias, float* y, int64_t D,
                float mean, float rstd) {
@@ -66,17 +34,14 @@ void run(const Call& c) {
     int64_t i = begin;
     for (; i + 4 <= end; i += 4) {
       const float* x = c.in(0) + i * D;
-      float *y = c.out(0) + i * D, *mean = c.out(1) + i, *rstd = c.out(2) + i;
-      Four m = sums(x, D);
-      m = {m.a * inverse, m.b * inverse, m.c * inverse, m.d * inverse};
-      const Four v = squared_distances(x, D, m);
-      const float means[] = {m.a, m.b, m.c, m.d}, variances[] = {v.a, v.b, v.c, v.d};
-      for (int k = 0; k < 4; ++k) {
-        mean[k] = means[k];
-        rstd[k] = 1.0f / std::sqrt(variances[k] * inverse + eps);
-      }
+      float *mean = c.out(1) + i, *rstd = c.out(2) + i;
+      const FourRows rows_of_x(x, D);
+      rows_of_x.sums(mean);
+      for (int k = 0; k < 4; ++k) mean[k] *= inverse;
+      rows_of_x.squared_distances(mean, rstd);
+      for (int k = 0; k < 4; ++k) rstd[k] = 1.0f / std::sqrt(rstd[k] * inverse + eps);
       for (int k = 0; k < 4; ++k)
-        normalise(x + k * D, weight, bias, y + k * D, D, mean[k], rstd[k]);
+        normalise(x + k * D, weight, bias, c.out(0) + (i + k) * D, D, mean[k], rstd[k]);
     }
     for (; i < end; ++i) {
       const float* x = c.in(0) + i * D;
@@ -133,8 +98,7 @@ void grad_one(const Row& a, const float* weight, int64_t D, float* dweight, floa
   write_dx(a, weight, D, sum, dot);
 }
 
-// Two rows together: twice the independent sums, and the partial gradients are touched once for
-// both.
+// Two rows together: twice the independent sums, and partial gradients are touched once for both.
 void grad_two(const Row& a, const Row& b, const float* weight, int64_t D, float* dweight,
               float* dbias) {
   const float *ax = a.x, *ady = a.dy, *bx = b.x, *bdy = b.dy;

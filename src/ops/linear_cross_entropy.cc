@@ -98,6 +98,13 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() {
+  std::vector<OpCase> list;
+  for (const auto& [N, D, V] : {std::array<int64_t, 3>{4096, 256, 10000}, {1024, 512, 50000}, {4096, 128, 65}})
+    list.push_back({{normal_input({N, D}), normal_input({V, D}), index_input({N}, V), constant_input({}, 1e-3)}, {{"gradients", 1}, {"chunk_rows", 0}}, false});
+  return list;
+}
+
 }  // namespace
 
 extern const OpCard linear_cross_entropy_card;
@@ -108,6 +115,7 @@ const OpCard linear_cross_entropy_card = {.name = "linear_cross_entropy",
                                           .expand = expand,
                                           MR_REFERENCE,
                                           .cost = cost,
-                                          .cases = cases};
+                                          .cases = cases,
+                                          .benchmarks = benchmarks};
 
 }  // namespace millrace

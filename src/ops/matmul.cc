@@ -111,9 +111,23 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+// 2 layers x 256 and 6 layers x 512 at 4096 and 1024 tokens: forward, input gradient, weight gradient, and a
+// linear layer with bias and GELU.
+std::vector<OpCase> benchmarks() {
+  std::vector<OpCase> list;
+  for (const auto& [M, D] : {std::pair<int64_t, int64_t>{4096, 256}, {1024, 512}}) {
+    const int64_t F = 4 * D;
+    list.push_back({{normal_input({M, D}), normal_input({D, F})}, {}, false});
+    list.push_back({{normal_input({M, F}), normal_input({D, F})}, {{"tb", 1}}, false});
+    list.push_back({{normal_input({M, D}), normal_input({M, F})}, {{"ta", 1}}, false});
+    list.push_back({{normal_input({M, D}), normal_input({D, F}), normal_input({F})}, {{"expr", "t0=add(a0,a1);t1=gelu_tanh(t0)->t1,t0"}}, false});
+  }
+  return list;
+}
+
 }  // namespace
 
 extern const OpCard matmul_card;
-const OpCard matmul_card = {.name = "matmul", .summary = "C = op(A) op(B), then an element-wise epilogue", .infer = infer, .vjp = vjp, MR_REFERENCE, .cost = cost, .cases = cases};
+const OpCard matmul_card = {.name = "matmul", .summary = "C = op(A) op(B), then an element-wise epilogue", .infer = infer, .vjp = vjp, MR_REFERENCE, .cost = cost, .cases = cases, .benchmarks = benchmarks};
 
 }  // namespace millrace

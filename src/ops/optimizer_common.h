@@ -20,8 +20,8 @@ struct TensorChunk {
   size_t tensor;
   int64_t begin, end;
 };
-constexpr int64_t kChunkElements =
-    16384;  // 64 KiB per stream: all streams of a task fit the second cache
+// 64 KiB per stream: all streams of a task fit the second-level cache.
+constexpr int64_t kChunkElements = 16384;
 std::vector<TensorChunk> cut_into_chunks(std::span<const TensorType> tensors);
 
 std::string decay_text(std::span<const double> decay);

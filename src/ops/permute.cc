@@ -74,6 +74,11 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() {
+  return {{{normal_input({16, 256, 8, 64})}, {{"order", "0x2x1x3"}}, false},
+          {{normal_input({2048, 2048})}, {{"order", "1x0"}}, false}};
+}
+
 }  // namespace
 
 extern const OpCard permute_card;
@@ -85,6 +90,7 @@ const OpCard permute_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks,
 };
 
 }  // namespace millrace

@@ -98,8 +98,7 @@ void run(const Call& c) {
     });
     return;
   }
-  // The axis along which the input is contiguous: with the innermost of the output, the transposed
-  // pair.
+  // The axis along which the input is contiguous; with the output's innermost, the transposed pair.
   int outer = 0;
   while (axes.from[static_cast<size_t>(outer)] != 1) ++outer;
   const int64_t rows = axes.size[static_cast<size_t>(outer)], tiles = (rows + kTile - 1) / kTile;

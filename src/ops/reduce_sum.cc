@@ -49,9 +49,11 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() { return {{{normal_input({4096, 1024})}, {{"shape", "1024"}}, false}}; }
+
 }  // namespace
 
 extern const OpCard reduce_sum_card;
-const OpCard reduce_sum_card = {.name = "reduce_sum", .summary = "sum over leading, trailing or all dimensions", .infer = infer, .vjp = vjp, MR_REFERENCE, .cost = cost, .cases = cases};
+const OpCard reduce_sum_card = {.name = "reduce_sum", .summary = "sum over leading, trailing or all dimensions", .infer = infer, .vjp = vjp, MR_REFERENCE, .cost = cost, .cases = cases, .benchmarks = benchmarks};
 
 }  // namespace millrace

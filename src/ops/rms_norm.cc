@@ -57,6 +57,13 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() {
+  std::vector<OpCase> list;
+  for (const Shape& x : {Shape{4096, 256}, Shape{1024, 512}})
+    list.push_back({{normal_input(x), normal_input({x[1]})}, {{"eps", 1e-5}}, false});
+  return list;
+}
+
 std::vector<InPlace> in_place(const OpSite&) { return {{0, 0}}; }
 
 // x [..,D], weight [D], rstd [..], dy [..,D], [r [..,D]] -> dx, dweight
@@ -115,6 +122,19 @@ std::vector<OpCase> grad_cases() {
   return list;
 }
 
+std::vector<OpCase> grad_benchmarks() {
+  std::vector<OpCase> list;
+  for (const Shape& x : {Shape{4096, 256}, Shape{1024, 512}})
+    for (bool residual : {false, true}) {
+      OpCase c{{normal_input(x), normal_input({x[1]}), positive_input({x[0]}), normal_input(x)},
+               {{"residual", residual}},
+               false};
+      if (residual) c.in.push_back(normal_input(x));
+      list.push_back(c);
+    }
+  return list;
+}
+
 std::vector<InPlace> grad_in_place(const OpSite& site) {
   if (has_residual(site.attrs)) return {{0, 4}, {0, 3}};
   return {{0, 3}};
@@ -133,6 +153,7 @@ const OpCard rms_norm_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks,
     .in_place = in_place,
     .cheap = true,
 };
@@ -149,6 +170,7 @@ const OpCard rms_norm_grad_card = {
     .reference_f64 = grad_reference<double>,
     .cost = grad_cost,
     .cases = grad_cases,
+    .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
 };
 

@@ -13,20 +13,31 @@ namespace {
 // About 64 KiB of a matrix: a task of some microseconds.
 int64_t rows_per_task(int64_t D) { return std::max<int64_t>(1, 16384 / D); }
 
+void normalise(const float* x, const float* weight, float* y, int64_t D, float rstd) {
+#pragma omp simd
+  for (int64_t j = 0; j < D; ++j) y[j] = x[j] * rstd * weight[j];
+}
+
 void run(const Call& c) {
   const int64_t D = c.in_shape(0).last(), rows = c.out_shape(1).numel();
   const auto eps = static_cast<float>(c.attrs().number("eps"));
-  const float* weight = c.in(1);
   const float inverse = 1.0f / static_cast<float>(D);
   parallel_ranges(rows, rows_per_task(D), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
+    constexpr float kZeros[4] = {};
+    float squares[4];
+    for (int64_t i = begin; i < end; i += 4) {
       const float* x = c.in(0) + i * D;
-      float* y = c.out(0) + i * D;
-      const float squares = sum_over(D, [=](int64_t j) { return x[j] * x[j]; });
-      const float rstd = 1.0f / std::sqrt(squares * inverse + eps);
-#pragma omp simd
-      for (int64_t j = 0; j < D; ++j) y[j] = x[j] * rstd * weight[j];
-      c.out(1)[i] = rstd;
+      const int64_t count = std::min<int64_t>(4, end - i);
+      if (count == 4)
+        FourRows(x, D).squared_distances(kZeros, squares);
+      else
+        for (int64_t k = 0; k < count; ++k)
+          squares[k] = sum_over(D, [r = x + k * D](int64_t j) { return r[j] * r[j]; });
+      for (int64_t k = 0; k < count; ++k) {
+        const float rstd = 1.0f / std::sqrt(squares[k] * inverse + eps);
+        normalise(x + k * D, c.in(1), c.out(0) + (i + k) * D, D, rstd);
+        c.out(1)[i + k] = rstd;
+      }
     }
   });
 }

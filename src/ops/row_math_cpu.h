@@ -24,6 +24,45 @@ inline float sum_over(int64_t n, const F& f) {
   return (s0 + s1) + (s2 + s3);
 }
 
+// Sums over four rows of D elements that follow each other: shorter than one row after the other,
+// whose sums would each be waited for.
+class FourRows {
+ public:
+  FourRows(const float* x, int64_t D) : x_(x), D_(D) {}
+
+  void sums(float* out) const {
+    const float *xa = x_, *xb = xa + D_, *xc = xb + D_, *xd = xc + D_;
+    float a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+    for (int64_t j = 0; j < D_; ++j) {
+      a += xa[j];
+      b += xb[j];
+      c += xc[j];
+      d += xd[j];
+    }
+    out[0] = a, out[1] = b, out[2] = c, out[3] = d;
+  }
+
+  // Sums of (x - centre)^2, each row with its own centre.
+  void squared_distances(const float* centre, float* out) const {
+    const float *xa = x_, *xb = xa + D_, *xc = xb + D_, *xd = xc + D_;
+    const float ca = centre[0], cb = centre[1], cc = centre[2], cd = centre[3];
+    float a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+    for (int64_t j = 0; j < D_; ++j) {
+      a += (xa[j] - ca) * (xa[j] - ca);
+      b += (xb[j] - cb) * (xb[j] - cb);
+      c += (xc[j] - cc) * (xc[j] - cc);
+      d += (xd[j] - cd) * (xd[j] - cd);
+    }
+    out[0] = a, out[1] = b, out[2] = c, out[3] = d;
+  }
+
+ private:
+  const float* x_;
+  int64_t D_;
+};
+
 // The largest of x; NaNs are passed over, so what follows must look at every element itself.
 inline float max_of(const float* x, int64_t n) {
   const int64_t q = n / 4;
@@ -41,7 +80,7 @@ inline float max_of(const float* x, int64_t n) {
   return m2 > m0 ? m2 : m0;
 }
 
-// e^x for x up to 88, 0 below -87.3, NaN for NaN: vexp without what only larger x need, in half its
+// e^x for x up to 88, 0 below -87.3, NaN for NaN: vexp without what only larger x need; half its
 // time.
 inline float exp_of_difference(float x) {
   const float shifted = x * 1.44269504088896341f + 12582912.0f;

@@ -58,6 +58,11 @@ std::vector<OpCase> cases() {
   return list;
 }
 
+std::vector<OpCase> benchmarks() {
+  return {{{normal_input({4096, 512})}, {{"causal", 0}}, false},
+          {{normal_input({8, 512, 512})}, {{"causal", 1}}, false}};
+}
+
 std::vector<InPlace> in_place(const OpSite&) { return {{0, 0}}; }
 
 // y [..,S], dy [..,S] -> dx
@@ -90,6 +95,10 @@ std::vector<OpCase> grad_cases() {
   return list;
 }
 
+std::vector<OpCase> grad_benchmarks() {
+  return {{{normal_input({4096, 512}), normal_input({4096, 512})}, {}, false}};
+}
+
 std::vector<InPlace> grad_in_place(const OpSite&) { return {{0, 1}, {0, 0}}; }
 
 }  // namespace
@@ -105,6 +114,7 @@ const OpCard softmax_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks,
     .in_place = in_place,
 };
 
@@ -120,6 +130,7 @@ const OpCard softmax_grad_card = {
     .reference_f64 = grad_reference<double>,
     .cost = grad_cost,
     .cases = grad_cases,
+    .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
 };
 

@@ -49,7 +49,7 @@ void Settings::declare(Schema& s) {
 
   s.bytes("runtime.memory_limit", &memory_limit).min(0).help("Memory the plan must fit in; 0: no limit.");
   s.boolean("runtime.recompute", &recompute).help("May run parts of the forward pass twice to fit memory_limit; the losses keep their bits.");
-  s.integer("runtime.threads", &threads).range(0, 4096).help("CPU threads; 0: all. The results do not depend on it.");
+  s.integer("runtime.threads", &threads).range(0, 256).help("CPU threads; 0: all. The results do not depend on it.");
   s.text_list("runtime.passes_off", &passes_off).help("Graph passes to leave out, by name; for finding faults.");
 
   s.text("sample.prompt", &sample_prompt).help("Start of the text shown after training; empty: the first characters of the validation text.");

@@ -6,12 +6,12 @@
 //               twice the same bits; any number of threads the same bits; in place the same bits;
 //               nothing written outside the outputs and the workspace
 #include <gtest/gtest.h>
-#include <omp.h>
 
 #include <cmath>
 #include <cstring>
 
 #include "core/rng.h"
+#include "cpu/parallel.h"
 #include "cpu/gemm.h"
 #include "cpu/kernel.h"
 #include "cpu/machine.h"
@@ -257,7 +257,7 @@ TEST_P(OpKernel, MatchesTheReference) {
       const auto prepared = kernel.prepare ? kernel.prepare(site) : nullptr;
       // Runs with outputs in storage of their own, or output `alias.out` in the storage of input `alias.in`.
       auto run = [&](int threads, InPlace alias) {
-        omp_set_num_threads(threads);
+        cpu::set_threads(threads);
         std::vector<Fenced> outs;
         for (const TensorType& t : out_types) outs.emplace_back(t.bytes());
         Fenced workspace(kernel.workspace_bytes ? kernel.workspace_bytes(site) : 0);
@@ -297,7 +297,7 @@ TEST_P(OpKernel, MatchesTheReference) {
       EXPECT_EQ(first, run(3, {-1, -1})) << "other bits on three threads";
       const auto pairs = card->in_place ? card->in_place(site) : std::vector<InPlace>{};
       for (const InPlace& pair : pairs) EXPECT_EQ(first, run(2, pair)) << "other bits in place: output " << pair.out << " over input " << pair.in;
-      omp_set_num_threads(omp_get_num_procs());
+      cpu::set_threads(0);
     }
   }
   cpu::gemm_set_measuring(true);

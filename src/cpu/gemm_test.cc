@@ -1,0 +1,197 @@
+#include "cpu/parallel.h"
+#include "cpu/gemm.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/file.h"
+#include "core/rng.h"
+#include "cpu/machine.h"
+
+namespace millrace::cpu {
+namespace {
+
+std::vector<float> normal_values(int64_t n, uint64_t stream) {
+  RandomStream random(3, RandomUse::test, stream);
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& v : values) v = static_cast<float>(random.normal());
+  return values;
+}
+
+// The product in double, and for each element the sum of the absolute terms.
+struct Naive {
+  std::vector<double> value, size;
+};
+Naive naive(const GemmShape& s, const std::vector<float>& a, const std::vector<float>& b) {
+  Naive out{std::vector<double>(static_cast<size_t>(s.m * s.n)), std::vector<double>(static_cast<size_t>(s.m * s.n))};
+  for (int64_t i = 0; i < s.m; ++i)
+    for (int64_t j = 0; j < s.n; ++j)
+      for (int64_t k = 0; k < s.k; ++k) {
+        const double term = static_cast<double>(a[static_cast<size_t>(s.ta ? k * s.m + i : i * s.k + k)]) *
+                            static_cast<double>(b[static_cast<size_t>(s.tb ? j * s.k + k : k * s.n + j)]);
+        out.value[static_cast<size_t>(i * s.n + j)] += term;
+        out.size[static_cast<size_t>(i * s.n + j)] += std::fabs(term);
+      }
+  return out;
+}
+
+const GemmEntry kEntries[] = {GemmEntry::sgemm, GemmEntry::matmul};
+
+void check(const GemmShape& s, const GemmChoice& choice, float beta) {
+  SCOPED_TRACE(fmt::format("{}x{}x{} ta={} tb={} {} beta={}", s.m, s.n, s.k, s.ta, s.tb, choice.str(), beta));
+  const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2), start = normal_values(s.m * s.n, 3);
+  // What stands behind C must not be touched; with beta 0 what stands in it must not matter.
+  auto c = beta == 0 ? std::vector<float>(start.size(), std::numeric_limits<float>::quiet_NaN()) : start;
+  c.resize(c.size() + 16, -7.0f);
+  gemm(s, choice, a.data(), b.data(), c.data(), beta);
+  const Naive want = naive(s, a, b);
+  for (size_t i = 0; i < start.size(); ++i) {
+    const double exact = want.value[i] + (beta == 0 ? 0.0 : static_cast<double>(start[i]));
+    // Any order of summing k terms errs by at most k eps times the sum of their absolute values.
+    const double bound = static_cast<double>(s.k + 1) * 0x1p-24 * (want.size[i] + std::fabs(exact));
+    ASSERT_TRUE(std::fabs(static_cast<double>(c[i]) - exact) <= bound) << "element " << i << ": " << c[i] << " against " << exact;
+  }
+  for (size_t i = start.size(); i < c.size(); ++i) ASSERT_EQ(c[i], -7.0f) << "wrote behind C";
+}
+
+TEST(Gemm, EveryTransposeEntryAndBetaAtOddSizes) {
+  const int64_t sizes[][3] = {{1, 1, 1}, {1, 7, 3}, {5, 1, 9}, {3, 5, 1}, {17, 33, 29}, {65, 70, 131}, {130, 193, 67}};
+  for (const auto& [m, n, k] : sizes)
+    for (bool ta : {false, true})
+      for (bool tb : {false, true})
+        for (GemmEntry entry : kEntries)
+          for (float beta : {0.0f, 1.0f}) check({m, n, k, ta, tb}, {entry, 64, 48}, beta);
+}
+
+TEST(Gemm, EmptySizes) {
+  for (GemmEntry entry : kEntries) {
+    check({4, 3, 0}, {entry, 2, 2}, 0);
+    check({4, 3, 0}, {entry, 2, 2}, 1);
+    check({0, 3, 5}, {entry, 2, 2}, 0);
+    check({4, 0, 5}, {entry, 2, 2}, 0);
+  }
+}
+
+TEST(Gemm, TilesOfEverySizeCoverTheProduct) {
+  for (GemmEntry entry : kEntries)
+    for (int64_t tile_m : {1, 7, 64, 1000})
+      for (int64_t tile_n : {1, 16, 50, 1000}) check({37, 51, 23, false, true}, {entry, tile_m, tile_n}, 0);
+}
+
+TEST(Gemm, TheSameTilingGivesTheSameBitsOnAnyNumberOfThreads) {
+  const GemmShape s{150, 130, 200, false, false};
+  const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
+  for (GemmEntry entry : kEntries) {
+    std::vector<std::vector<float>> results;
+    for (int count : {1, 2, 3}) {
+      cpu::set_threads(count);
+      std::vector<float> c(static_cast<size_t>(s.m * s.n));
+      gemm(s, {entry, 32, 48}, a.data(), b.data(), c.data());
+      results.push_back(std::move(c));
+    }
+    cpu::set_threads(0);
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_EQ(results[0], results[2]);
+  }
+}
+
+TEST(Gemm, TheEpilogueSeesEveryElementOnceAfterItsTile) {
+  const GemmShape s{45, 61, 8, true, false};
+  const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
+  std::vector<float> plain(static_cast<size_t>(s.m * s.n)), with(plain.size());
+  gemm(s, {GemmEntry::sgemm, 16, 20}, a.data(), b.data(), plain.data());
+  gemm(s, {GemmEntry::sgemm, 16, 20}, a.data(), b.data(), with.data(), 0, [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+    for (int64_t i = i0; i < i1; ++i)
+      for (int64_t j = j0; j < j1; ++j) with[static_cast<size_t>(i * s.n + j)] += 100;
+  });
+  for (size_t i = 0; i < plain.size(); ++i) ASSERT_EQ(with[i], plain[i] + 100);
+}
+
+TEST(GemmChoice, WithoutMeasuringItIsAFixedRule) {
+  gemm_set_measuring(false);
+  EXPECT_FALSE(gemm_measuring());
+  for (const GemmShape& s : {GemmShape{1, 1, 1}, {40, 384, 7}, {4096, 512, 2048}}) {
+    const GemmChoice one = gemm_choice(s), two = gemm_choice(s);
+    EXPECT_EQ(one.str(), two.str());
+    EXPECT_GE(one.tile_m, 1);
+    EXPECT_GE(one.tile_n, 1);
+  }
+  EXPECT_EQ(gemm_choice({4096, 512, 2048}).str(), "sgemm 128x384");
+  gemm_set_measuring(true);
+}
+
+fs::path memory_file() { return cache_folder() / ("gemm-" + machine_fingerprint() + ".txt"); }
+
+// The choices are read once in a process, so these run in processes of their own.
+int remembered_choices() {
+  std::string folder = ::testing::TempDir() + "millrace-gemm-test-XXXXXX";
+  if (!mkdtemp(folder.data())) return 2;
+  setenv("MILLRACE_CACHE", folder.c_str(), 1);
+  write_file(memory_file(),
+             "this is not a choice\n"
+             "\n"
+             "5 6\n"
+             "5 6 7 0 0 : 1 64\n"                       // one number short
+             "5 6 7 0 0 : 2 64 64\n"                    // no such entry
+             "5 6 7 0 0 : 0 0 64\n"                     // an empty tile
+             "5 6 7 0 0 : 0 64 -64\n"                   // a negative one
+             "9 8 7 1 0 : 1 48 96\n"                    // sound
+             "17 18 19 0 1 : 0 32 9223372036854775807\n"  // a tile that overflows
+             "5 6 7 0 0 : 0 6");                        // cut off in the middle
+  int wrong = 0;
+  auto expect = [&](bool holds, const char* what) {
+    if (!holds) std::fprintf(stderr, "not so: %s\n", what);
+    wrong += !holds;
+  };
+  expect(gemm_choice({9, 8, 7, true, false}).str() == "matmul 48x96", "the sound line is used");
+  const GemmChoice measured = gemm_choice({5, 6, 7});
+  expect(measured.tile_m >= 1 && measured.tile_n >= 1, "damaged lines are measured anew");
+  expect(gemm_choice({5, 6, 7}).str() == measured.str(), "and remembered");
+  const std::string text = read_file(memory_file());
+  expect(text.find("5 6 7 0 0 : ") != std::string::npos, "on disk");
+  expect(text.find("9 8 7 1 0 : 1 48 96\n") != std::string::npos, "beside the sound one");
+  expect(text.find("not a choice") == std::string::npos, "and the damage is gone");
+  // A choice from the file must compute the product whatever it says.
+  const GemmShape s{17, 18, 19, false, true};
+  const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
+  std::vector<float> c(static_cast<size_t>(s.m * s.n), 1e9f);
+  gemm(s, gemm_choice(s), a.data(), b.data(), c.data());
+  const Naive want = naive(s, a, b);
+  bool right = true;
+  for (size_t i = 0; i < c.size(); ++i) right = right && std::fabs(static_cast<double>(c[i]) - want.value[i]) < 1e-4;
+  expect(right, "a tile that overflows is not believed");
+  fs::remove_all(folder);
+  return wrong == 0 ? 0 : 1;
+}
+
+int unreadable_memory() {
+  std::string folder = ::testing::TempDir() + "millrace-gemm-test-XXXXXX";
+  if (!mkdtemp(folder.data())) return 2;
+  setenv("MILLRACE_CACHE", folder.c_str(), 1);
+  create_folders(memory_file());  // a folder where the file should be
+  int code = 1;
+  try {
+    code = gemm_choice({5, 6, 7}).tile_m >= 1 ? 0 : 1;
+  } catch (const Error& e) {
+    std::fprintf(stderr, "not so: a cache that cannot be read costs time only: %s\n", e.what());
+  }
+  fs::remove_all(folder);
+  return code;
+}
+
+TEST(GemmMemoryDeathTest, DamagedLinesAreIgnored) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(remembered_choices()), testing::ExitedWithCode(0), "");
+}
+
+TEST(GemmMemoryDeathTest, AFileThatCannotBeReadIsIgnored) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(unreadable_memory()), testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace millrace::cpu

@@ -1,0 +1,156 @@
+#include "exec/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "graph/builder.h"
+
+namespace millrace {
+namespace {
+
+int64_t sum_of_parts(const Ledger& ledger) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < kOwners; ++i) sum += ledger.ns(static_cast<Owner>(i));
+  return sum;
+}
+
+void spend(int64_t ns) {
+  const int64_t start = now_ns();
+  while (now_ns() - start < ns) {
+  }
+}
+
+class OneKernel : public KernelChooser {
+ public:
+  KernelChoice choose(const OpCard&, const OpSite&) override {
+    return {.name = "one", .workspace_bytes = 0, .declined = {}};
+  }
+};
+
+// Two layers of y = tanh(x w), and a number outside any scope.
+Plan small_plan() {
+  Builder b;
+  Value x = b.input("x", {{2, 3}, DType::f32});
+  for (const char* layer : {"layers.0", "layers.1"}) {
+    const auto scope = b.layer(layer);
+    x = b.matmul(x, b.parameter(b.path("weight"), {3, 3}));
+    const auto inner = b.scope("mlp");
+    x = b.apply(Function::tanh, x);
+  }
+  b.output("y", b.scale(x, 2));
+  OneKernel chooser;
+  PassOptions options;
+  for (std::string_view name : pass_names()) options.off.insert(std::string(name));
+  return make_plan(b.finish(), options, chooser);
+}
+
+TEST(Ledger, PartsAddUpToTheWholeExactly) {
+  Ledger ledger;
+  EXPECT_EQ(ledger.current(), Owner::residual);
+  EXPECT_EQ(sum_of_parts(ledger), ledger.total_ns());
+  for (int round = 0; round < 100; ++round) {
+    ledger.change(static_cast<Owner>(round % static_cast<int>(kOwners)));
+    ASSERT_EQ(sum_of_parts(ledger), ledger.total_ns()) << "after change " << round;
+  }
+  EXPECT_GT(ledger.total_ns(), 0);
+}
+
+TEST(Ledger, TimeGoesToWhoOwnsIt) {
+  Ledger ledger;
+  ledger.change(Owner::input_wait);
+  spend(200'000);
+  const int64_t at = ledger.change(Owner::logging);
+  spend(100'000);
+  const int64_t end = ledger.change(Owner::residual);
+  EXPECT_GE(ledger.ns(Owner::input_wait), 200'000);
+  EXPECT_EQ(ledger.ns(Owner::logging), end - at);
+  EXPECT_EQ(ledger.ns(Owner::eval), 0);
+  EXPECT_EQ(sum_of_parts(ledger), ledger.total_ns());
+}
+
+TEST(Ledger, ScopesNestAndGiveBack) {
+  Ledger ledger;
+  {
+    OwnerScope eval(ledger, Owner::eval);
+    spend(50'000);
+    {
+      OwnerScope logging(ledger, Owner::logging);
+      EXPECT_EQ(ledger.current(), Owner::logging);
+      spend(50'000);
+    }
+    EXPECT_EQ(ledger.current(), Owner::eval);
+  }
+  EXPECT_EQ(ledger.current(), Owner::residual);
+  EXPECT_GE(ledger.ns(Owner::eval), 50'000);
+  EXPECT_GE(ledger.ns(Owner::logging), 50'000);
+  EXPECT_EQ(sum_of_parts(ledger), ledger.total_ns());
+}
+
+TEST(Ledger, ARunIsSplitIntoPhasesAndTheRestStaysWithTheOwner) {
+  Ledger ledger;
+  ledger.change(Owner::h2d);
+  const int64_t before = ledger.ns(Owner::h2d), total = ledger.total_ns(), start = now_ns();
+  spend(100'000);
+  const int64_t phases[3] = {40'000, 30'000, 20'000}, end = now_ns();
+  ledger.add_run(phases, end);
+  EXPECT_EQ(ledger.ns(Owner::forward), 40'000);
+  EXPECT_EQ(ledger.ns(Owner::backward), 30'000);
+  EXPECT_EQ(ledger.ns(Owner::optimizer), 20'000);
+  EXPECT_GE(ledger.ns(Owner::h2d) - before, end - start - 90'000);
+  EXPECT_EQ(ledger.total_ns() - total, ledger.ns(Owner::h2d) - before + 90'000);
+  EXPECT_EQ(sum_of_parts(ledger), ledger.total_ns());
+}
+
+TEST(Ledger, NamesAreThoseOfTheDesign) {
+  EXPECT_EQ(owner_name(Owner::input_wait), "input_wait");
+  EXPECT_EQ(owner_name(Owner::idle_launch), "idle_launch");
+  EXPECT_EQ(owner_name(Owner::residual), "residual");
+}
+
+TEST(Ledger, NodeTimesAreKeptPerPlan) {
+  const Plan one = small_plan(), two = small_plan();
+  Ledger ledger;
+  ledger.times_of(one).ns[2] = 5;
+  ledger.times_of(two).ns[2] = 7;
+  EXPECT_EQ(ledger.times_of(one).ns[2], 5);
+  EXPECT_EQ(ledger.node_times().size(), 2u);
+  EXPECT_EQ(ledger.times_of(one).ns.size(), one.graph.nodes.size());
+}
+
+TEST(Ledger, RowsJoinLayersAndLoseNothing) {
+  const Plan plan = small_plan();
+  Ledger ledger;
+  NodeTimes& times = ledger.times_of(plan);
+  times.runs = 3;
+  int64_t spent = 0;
+  double flops = 0;
+  for (NodeId id = 0; id < plan.graph.size(); ++id) {
+    if (plan.graph[id].leaf != Leaf::none) continue;
+    times.ns[static_cast<size_t>(id)] = 1000 + id;
+    spent += 1000 + id;
+    flops += 3 * plan.graph.cost(plan.graph[id]).flops;
+  }
+  for (const auto& rows : {rows_by_op(ledger), rows_by_component(ledger)}) {
+    int64_t ns = 0;
+    double row_flops = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      ns += rows[i].ns;
+      row_flops += rows[i].flops;
+      if (i > 0) EXPECT_LE(rows[i].ns, rows[i - 1].ns) << "not sorted";
+    }
+    EXPECT_EQ(ns, spent);
+    EXPECT_EQ(row_flops, flops);
+  }
+  std::vector<std::string> names;
+  for (const LedgerRow& row : rows_by_component(ledger)) names.push_back(row.name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"layers.*", "layers.*.mlp", "update"}));
+  names.clear();
+  for (const LedgerRow& row : rows_by_op(ledger)) names.push_back(row.name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"elementwise", "matmul"}));
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,78 @@
+// Tiny gpt models of both shapes, with a few training steps to compare: what the tests of passes and plans
+// share.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/rng.h"
+#include "exec/session.h"
+#include "model/model.h"
+#include "train/program.h"
+#include "train/weights.h"
+
+namespace millrace {
+
+inline constexpr const char* kGpt2Keys = "d_model: 24, num_layers: 2, num_heads: 2";
+inline constexpr const char* kLlamaKeys =
+    "d_model: 24, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 40, positions: rotary, norm: rms_norm, "
+    "activation: swiglu, bias: false, tied_embeddings: false";
+
+struct TinyModel {
+  static constexpr int64_t kVocabulary = 29;
+  Settings settings;
+  std::unique_ptr<Model> model = make_model("gpt");
+  Schema schema;
+  BatchShape shape;
+
+  // `keys` are the model's, as in a config: "d_model: 24, num_layers: 2".
+  explicit TinyModel(const std::string& keys, BatchShape batch = {2, 12}) : shape(batch) {
+    settings.declare(schema);
+    model->declare(schema);
+    settings.batch_size = batch.batch;
+    settings.max_length = batch.length;
+    schema.load_text("model: {" + keys + "}\n", "test.yaml");
+    schema.finish();
+    model->resolve(schema, kVocabulary, batch.length);
+  }
+
+  Graph step_graph() const { return build_step_graph(*model, settings, shape); }
+};
+
+// What `steps` updates give: losses, gradient norms and every parameter at the end.
+struct Trained {
+  std::vector<float> losses, norms;
+  std::vector<std::vector<float>> parameters;
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+// Plan `plan` of the session is a step; random tokens, the same every time.
+inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny, int steps) {
+  initialize(session, *tiny.model, 1);
+  for (const auto& [name, type] : session.layout().type)
+    if (name.starts_with("m.") || name.starts_with("v.")) session.write<float>(name, std::vector<float>(static_cast<size_t>(type.numel())));
+  const auto tokens_per_step = static_cast<size_t>(tiny.shape.batch * tiny.shape.length);
+  Trained done;
+  for (int step = 0; step < steps; ++step) {
+    RandomStream random(9, RandomUse::test, static_cast<uint64_t>(step));
+    std::vector<int32_t> tokens, targets;
+    for (size_t i = 0; i < tokens_per_step; ++i) {
+      tokens.push_back(static_cast<int32_t>(random.below(TinyModel::kVocabulary)));
+      targets.push_back(random.below(10) == 0 ? -1 : static_cast<int32_t>(random.below(TinyModel::kVocabulary)));
+    }
+    const float scale = 1.0f / static_cast<float>(tokens_per_step), rate = 3e-3f, number = static_cast<float>(step + 1);
+    session.write<int32_t>("tokens", tokens);
+    session.write<int32_t>("targets", targets);
+    session.write<float>("loss_scale", std::span(&scale, 1));
+    session.write<float>("learning_rate", std::span(&rate, 1));
+    session.write<float>("step", std::span(&number, 1));
+    if (session.has("random_key")) session.write<int32_t>("random_key", std::vector<int32_t>{5, 0, step, 0});
+    session.run(plan);
+    done.losses.push_back(session.scalar_output(plan, "loss"));
+    done.norms.push_back(session.scalar_output(plan, "grad_norm"));
+  }
+  for (const Parameter& p : tiny.model->parameters()) done.parameters.push_back(session.read<float>(p.name));
+  return done;
+}
+
+}  // namespace millrace
