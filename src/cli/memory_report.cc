@@ -1,5 +1,7 @@
 #include "cli/memory_report.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <map>
 
@@ -16,6 +18,8 @@ double update_flops(const Programs& p, const Settings& s) {
 int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
   int64_t snapshot = 0;  // a checkpoint is written from a copy of the parameters
   for (const Parameter& p : model.parameters()) snapshot += p.shape.numel() * 4;
+  cpu::gemm_warm_up();
+  malloc_trim(0);  // planning's own garbage is not part of the run
   return resident_bytes() + programs.total_bytes() + snapshot;
 }
 

@@ -12,21 +12,12 @@
 
 namespace millrace::cpu::MR_ISA {
 
-#if defined(__AVX512F__)
-constexpr int64_t kWords = 8;
-#else
 constexpr int64_t kWords = 4;
-#endif
 typedef uint64_t Words __attribute__((vector_size(kWords * sizeof(uint64_t))));
 
 inline Words multiply_low(Words a, Words b) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<Words>(
-      _mm512_mul_epu32(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-#else
   return reinterpret_cast<Words>(
       _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-#endif
 }
 
 // The draws of kWords Philox blocks from `block` on, in element order.

@@ -20,6 +20,7 @@ namespace millrace::cpu {
 namespace {
 
 constexpr int64_t kTilings[][2] = {{64, 192}, {64, 384}, {128, 256}, {128, 384}, {192, 256}, {256, 384}, {512, 256}, {512, 512}, {1024, 384}, {1024, 1024}};
+constexpr int64_t kMaxTile = 1 << 20;  // more in a cache file is damage
 constexpr double kMeasureFlops = 6e8;  // long enough to be past start-up costs, short enough to try ten
 std::atomic<bool> measuring{true};
 std::mutex mutex;
@@ -49,8 +50,13 @@ class Memory {
 
  private:
   Memory() : path_(cache_folder() / ("gemm-" + machine_fingerprint() + ".txt")) {
-    if (!fs::exists(path_)) return;
-    std::istringstream lines(read_file(path_, 16 << 20));
+    std::string text;
+    try {
+      if (fs::exists(path_)) text = read_file(path_, 16 << 20);
+    } catch (const std::exception&) {
+      // A cache that cannot be read costs measuring again, nothing else.
+    }
+    std::istringstream lines(text);
     std::string line;
     while (std::getline(lines, line)) {
       GemmShape s;
@@ -59,7 +65,7 @@ class Memory {
       long long m = 0, n = 0, k = 0, tm = 0, tn = 0;
       // A damaged line is skipped: the shape is then measured again.
       if (std::sscanf(line.c_str(), "%lld %lld %lld %d %d : %d %lld %lld", &m, &n, &k, &ta, &tb, &entry, &tm, &tn) != 8) continue;
-      if (tm < 1 || tn < 1 || entry < 0 || entry > 1) continue;
+      if (tm < 1 || tn < 1 || tm > kMaxTile || tn > kMaxTile || entry < 0 || entry > 1) continue;
       s = {m, n, k, ta != 0, tb != 0};
       c = {static_cast<GemmEntry>(entry), tm, tn};
       choices_[s] = c;
@@ -224,6 +230,10 @@ GemmChoice gemm_choice(const GemmShape& shape) {
 }
 
 void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+  // oneDNN must not start a team of its own, which would split sums among its threads. OpenMP keeps the number
+  // per calling thread, and any thread may be the caller.
+  thread_local const bool alone = (omp_set_num_threads(1), true);
+  (void)alone;
   const int64_t m = i1 - i0, n = j1 - j0, lda = s.ta ? s.m : s.k, ldb = s.tb ? s.k : s.n;
   a += s.ta ? i0 : i0 * s.k;
   b += s.tb ? j0 * s.k : j0;
@@ -237,6 +247,18 @@ void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, con
     return;
   }
   check_dnnl(dnnl_sgemm(s.ta ? 'T' : 'N', s.tb ? 'T' : 'N', m, n, s.k, 1.0f, a, lda, b, ldb, beta, c, s.n), "sgemm");
+}
+
+void gemm_warm_up() {
+  constexpr int64_t kSize = 384;
+  const std::vector<float> a(static_cast<size_t>(kSize * kSize), 0.5f);
+  std::vector<float> c(static_cast<size_t>(threads()) * a.size());
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true})
+      parallel_tasks(4 * threads(), [&](int64_t) {
+        const GemmShape s{kSize, kSize, kSize, ta, tb};
+        gemm_tile(s, {}, a.data(), a.data(), c.data() + static_cast<size_t>(thread_index()) * a.size(), 0, 0, kSize, 0, kSize);
+      });
 }
 
 double measure_sgemm_ceiling() {

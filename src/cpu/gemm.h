@@ -51,6 +51,9 @@ void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const fl
   });
 }
 
+// Brings oneDNN's generated code and buffers into memory, so that what the process holds can be counted.
+void gemm_warm_up();
+
 // Best rate seen over a few large square products, in FLOP/s: the ceiling that shares are printed against.
 double measure_sgemm_ceiling();
 

@@ -1,4 +1,3 @@
-#include "cpu/parallel.h"
 #include "cpu/gemm.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include "core/file.h"
 #include "core/rng.h"
 #include "cpu/machine.h"
+#include "cpu/parallel.h"
 
 namespace millrace::cpu {
 namespace {
@@ -27,12 +27,14 @@ struct Naive {
   std::vector<double> value, size;
 };
 Naive naive(const GemmShape& s, const std::vector<float>& a, const std::vector<float>& b) {
-  Naive out{std::vector<double>(static_cast<size_t>(s.m * s.n)), std::vector<double>(static_cast<size_t>(s.m * s.n))};
+  Naive out{std::vector<double>(static_cast<size_t>(s.m * s.n)),
+            std::vector<double>(static_cast<size_t>(s.m * s.n))};
   for (int64_t i = 0; i < s.m; ++i)
     for (int64_t j = 0; j < s.n; ++j)
       for (int64_t k = 0; k < s.k; ++k) {
-        const double term = static_cast<double>(a[static_cast<size_t>(s.ta ? k * s.m + i : i * s.k + k)]) *
-                            static_cast<double>(b[static_cast<size_t>(s.tb ? j * s.k + k : k * s.n + j)]);
+        const double term =
+            static_cast<double>(a[static_cast<size_t>(s.ta ? k * s.m + i : i * s.k + k)]) *
+            static_cast<double>(b[static_cast<size_t>(s.tb ? j * s.k + k : k * s.n + j)]);
         out.value[static_cast<size_t>(i * s.n + j)] += term;
         out.size[static_cast<size_t>(i * s.n + j)] += std::fabs(term);
       }
@@ -42,10 +44,13 @@ Naive naive(const GemmShape& s, const std::vector<float>& a, const std::vector<f
 const GemmEntry kEntries[] = {GemmEntry::sgemm, GemmEntry::matmul};
 
 void check(const GemmShape& s, const GemmChoice& choice, float beta) {
-  SCOPED_TRACE(fmt::format("{}x{}x{} ta={} tb={} {} beta={}", s.m, s.n, s.k, s.ta, s.tb, choice.str(), beta));
-  const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2), start = normal_values(s.m * s.n, 3);
+  SCOPED_TRACE(fmt::format("{}x{}x{} ta={} tb={} {} beta={}", s.m, s.n, s.k, s.ta, s.tb,
+                           choice.str(), beta));
+  const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2),
+             start = normal_values(s.m * s.n, 3);
   // What stands behind C must not be touched; with beta 0 what stands in it must not matter.
-  auto c = beta == 0 ? std::vector<float>(start.size(), std::numeric_limits<float>::quiet_NaN()) : start;
+  auto c =
+      beta == 0 ? std::vector<float>(start.size(), std::numeric_limits<float>::quiet_NaN()) : start;
   c.resize(c.size() + 16, -7.0f);
   gemm(s, choice, a.data(), b.data(), c.data(), beta);
   const Naive want = naive(s, a, b);
@@ -53,13 +58,15 @@ void check(const GemmShape& s, const GemmChoice& choice, float beta) {
     const double exact = want.value[i] + (beta == 0 ? 0.0 : static_cast<double>(start[i]));
     // Any order of summing k terms errs by at most k eps times the sum of their absolute values.
     const double bound = static_cast<double>(s.k + 1) * 0x1p-24 * (want.size[i] + std::fabs(exact));
-    ASSERT_TRUE(std::fabs(static_cast<double>(c[i]) - exact) <= bound) << "element " << i << ": " << c[i] << " against " << exact;
+    ASSERT_TRUE(std::fabs(static_cast<double>(c[i]) - exact) <= bound)
+        << "element " << i << ": " << c[i] << " against " << exact;
   }
   for (size_t i = start.size(); i < c.size(); ++i) ASSERT_EQ(c[i], -7.0f) << "wrote behind C";
 }
 
 TEST(Gemm, EveryTransposeEntryAndBetaAtOddSizes) {
-  const int64_t sizes[][3] = {{1, 1, 1}, {1, 7, 3}, {5, 1, 9}, {3, 5, 1}, {17, 33, 29}, {65, 70, 131}, {130, 193, 67}};
+  const int64_t sizes[][3] = {{1, 1, 1},    {1, 7, 3},     {5, 1, 9},     {3, 5, 1},
+                              {17, 33, 29}, {65, 70, 131}, {130, 193, 67}};
   for (const auto& [m, n, k] : sizes)
     for (bool ta : {false, true})
       for (bool tb : {false, true})
@@ -79,7 +86,8 @@ TEST(Gemm, EmptySizes) {
 TEST(Gemm, TilesOfEverySizeCoverTheProduct) {
   for (GemmEntry entry : kEntries)
     for (int64_t tile_m : {1, 7, 64, 1000})
-      for (int64_t tile_n : {1, 16, 50, 1000}) check({37, 51, 23, false, true}, {entry, tile_m, tile_n}, 0);
+      for (int64_t tile_n : {1, 16, 50, 1000})
+        check({37, 51, 23, false, true}, {entry, tile_m, tile_n}, 0);
 }
 
 TEST(Gemm, TheSameTilingGivesTheSameBitsOnAnyNumberOfThreads) {
@@ -104,10 +112,11 @@ TEST(Gemm, TheEpilogueSeesEveryElementOnceAfterItsTile) {
   const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
   std::vector<float> plain(static_cast<size_t>(s.m * s.n)), with(plain.size());
   gemm(s, {GemmEntry::sgemm, 16, 20}, a.data(), b.data(), plain.data());
-  gemm(s, {GemmEntry::sgemm, 16, 20}, a.data(), b.data(), with.data(), 0, [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
-    for (int64_t i = i0; i < i1; ++i)
-      for (int64_t j = j0; j < j1; ++j) with[static_cast<size_t>(i * s.n + j)] += 100;
-  });
+  gemm(s, {GemmEntry::sgemm, 16, 20}, a.data(), b.data(), with.data(), 0,
+       [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+         for (int64_t i = i0; i < i1; ++i)
+           for (int64_t j = j0; j < j1; ++j) with[static_cast<size_t>(i * s.n + j)] += 100;
+       });
   for (size_t i = 0; i < plain.size(); ++i) ASSERT_EQ(with[i], plain[i] + 100);
 }
 
@@ -135,13 +144,13 @@ int remembered_choices() {
              "this is not a choice\n"
              "\n"
              "5 6\n"
-             "5 6 7 0 0 : 1 64\n"                       // one number short
-             "5 6 7 0 0 : 2 64 64\n"                    // no such entry
-             "5 6 7 0 0 : 0 0 64\n"                     // an empty tile
-             "5 6 7 0 0 : 0 64 -64\n"                   // a negative one
-             "9 8 7 1 0 : 1 48 96\n"                    // sound
+             "5 6 7 0 0 : 1 64\n"                         // one number short
+             "5 6 7 0 0 : 2 64 64\n"                      // no such entry
+             "5 6 7 0 0 : 0 0 64\n"                       // an empty tile
+             "5 6 7 0 0 : 0 64 -64\n"                     // a negative one
+             "9 8 7 1 0 : 1 48 96\n"                      // sound
              "17 18 19 0 1 : 0 32 9223372036854775807\n"  // a tile that overflows
-             "5 6 7 0 0 : 0 6");                        // cut off in the middle
+             "5 6 7 0 0 : 0 6");                          // cut off in the middle
   int wrong = 0;
   auto expect = [&](bool holds, const char* what) {
     if (!holds) std::fprintf(stderr, "not so: %s\n", what);
@@ -162,7 +171,8 @@ int remembered_choices() {
   gemm(s, gemm_choice(s), a.data(), b.data(), c.data());
   const Naive want = naive(s, a, b);
   bool right = true;
-  for (size_t i = 0; i < c.size(); ++i) right = right && std::fabs(static_cast<double>(c[i]) - want.value[i]) < 1e-4;
+  for (size_t i = 0; i < c.size(); ++i)
+    right = right && std::fabs(static_cast<double>(c[i]) - want.value[i]) < 1e-4;
   expect(right, "a tile that overflows is not believed");
   fs::remove_all(folder);
   return wrong == 0 ? 0 : 1;

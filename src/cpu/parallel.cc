@@ -76,12 +76,15 @@ class Team {
     in_task = true;
     single_threaded_libraries();
     uint64_t seen = 1;
-    while (!quit_) {
+    for (;;) {
       uint64_t now = epoch_.load();
       for (int spins = 0; (now == seen || now % 2 == 1) && spins < kSpins; ++spins) {
         _mm_pause();
         now = epoch_.load();
       }
+      // Looked at after the epoch: the destructor sets it before the last change of epoch, so either it is
+      // seen here or the wait below returns.
+      if (quit_) return;
       if (now == seen || now % 2 == 1) {
         sleeping_.fetch_add(1);
         epoch_.wait(now);

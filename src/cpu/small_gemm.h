@@ -114,12 +114,20 @@ void small_gemm(int64_t begin, int64_t end, const float* a, int64_t a_stride, co
   }
 }
 
+// Rows of a packed tensor lie pages apart, where the hardware does not look ahead: the copies below
+// ask for a row this many rows early.
+constexpr int64_t kRowsAhead = 8;
+inline void prefetch_row(const float* row, int64_t width) {
+  for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(row + d);
+}
+
 // to[row][0, padded(width)) = factor * from[row][0, width), zeros behind.
 inline void copy_rows(int64_t rows, int64_t width, const float* from, int64_t from_stride,
                       float* to, int64_t to_stride, float factor) {
   const int64_t wide = padded(width);
   for (int64_t r = 0; r < rows; ++r) {
     const float* source = from + r * from_stride;
+    prefetch_row(source + kRowsAhead * from_stride, width);
     float* target = to + r * to_stride;
 #pragma omp simd
     for (int64_t d = 0; d < width; ++d) target[d] = factor * source[d];
@@ -155,6 +163,7 @@ inline void copy_transposed(int64_t rows, int64_t width, const float* from, int6
                             float* to, int64_t to_stride, float factor) {
   const int64_t squares = rows / 8 * 8, wide = width / 8 * 8;
   for (int64_t r = 0; r < squares; r += 8) {
+    for (int64_t i = r; i < r + 8; ++i) prefetch_row(from + (i + kRowsAhead) * from_stride, width);
     for (int64_t d = 0; d < wide; d += 8)
       transpose_square(from + r * from_stride + d, from_stride, to + d * to_stride + r, to_stride,
                        factor);

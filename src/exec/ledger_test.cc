@@ -137,7 +137,7 @@ TEST(Ledger, RowsJoinLayersAndLoseNothing) {
     for (size_t i = 0; i < rows.size(); ++i) {
       ns += rows[i].ns;
       row_flops += rows[i].flops;
-      if (i > 0) EXPECT_LE(rows[i].ns, rows[i - 1].ns) << "not sorted";
+      EXPECT_LE(rows[i].ns, rows[i > 0 ? i - 1 : 0].ns) << "not sorted";
     }
     EXPECT_EQ(ns, spent);
     EXPECT_EQ(row_flops, flops);

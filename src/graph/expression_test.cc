@@ -79,8 +79,8 @@ TEST(Expression, NumbersComeBackExactly) {
   for (double number : {0.1, 1.0 / 3, -2.5e-300, 1e300, 5e-324, 0.0, -7.0,
                         std::numeric_limits<double>::infinity()}) {
     ExpressionBuilder b(1);
-    const Expression e =
-        b.finish({b.apply(F::max, b.operand(0), b.constant(number)), b.keep(b.operand(0), 0.1, int64_t{1} << 40)});
+    const Expression e = b.finish({b.apply(F::max, b.operand(0), b.constant(number)),
+                                   b.keep(b.operand(0), 0.1, int64_t{1} << 40)});
     EXPECT_EQ(Expression::parse(e.str(), 1).code, e.code) << e.str();
   }
 }
@@ -92,7 +92,8 @@ TEST(Expression, RandomOnesComeBackFromText) {
     std::vector<Term> terms{b.operand(0), b.operand(1), b.operand(2)};
     auto any = [&] { return terms[random.below(terms.size())]; };
     for (uint64_t n = 1 + random.below(12); n > 0; --n)
-      terms.push_back(append_any(b, kAll[random.below(std::size(kAll))], any(), any(), random.normal()));
+      terms.push_back(
+          append_any(b, kAll[random.below(std::size(kAll))], any(), any(), random.normal()));
     std::vector<Term> results;
     for (uint64_t n = 1 + random.below(3); n > 0; --n) results.push_back(any());
     const Expression e = b.finish(results);
@@ -167,7 +168,8 @@ TEST(ExpressionBuilder, InliningPutsOneExpressionIntoAnother) {
 }
 
 // d of sum(weight[r] * result[r]) by operand i, by a 4-point stencil; error h^4 f^(5) / 30.
-double stencil(const Expression& e, std::vector<double> x, const std::vector<double>& weight, size_t i) {
+double stencil(const Expression& e, std::vector<double> x, const std::vector<double>& weight,
+               size_t i) {
   const double h = 1e-3;
   auto f = [&](double at) {
     std::vector<double> moved = x;
@@ -180,7 +182,8 @@ double stencil(const Expression& e, std::vector<double> x, const std::vector<dou
   return (f(-2 * h) - 8 * f(-h) + 8 * f(h) - f(2 * h)) / (12 * h);
 }
 
-void expect_gradient(const Expression& e, const std::vector<double>& x, const std::vector<double>& weight) {
+void expect_gradient(const Expression& e, const std::vector<double>& x,
+                     const std::vector<double>& weight) {
   std::vector<int> wanted;
   for (int i = 0; i < e.operands; ++i) wanted.push_back(i);
   const Expression d = differentiate(e, wanted);
@@ -191,7 +194,8 @@ void expect_gradient(const Expression& e, const std::vector<double>& x, const st
   ASSERT_EQ(got.size(), x.size());
   for (size_t i = 0; i < x.size(); ++i) {
     const double want = stencil(e, x, weight, i);
-    // The stencil's own error: h^4 / 30 f^(5) (below 1e-9 for these functions), and rounding eps / h.
+    // The stencil's own error: h^4 / 30 f^(5) (below 1e-9 for these functions), and rounding eps /
+    // h.
     EXPECT_TRUE(std::fabs(got[i] - want) <= 1e-8 * std::max(1.0, std::fabs(want)))
         << e.str() << " by a" << i << " at " << x[i] << ": " << got[i] << " against " << want;
   }
@@ -201,7 +205,8 @@ TEST(Differentiate, EveryFunctionAgainstAStencil) {
   for (F f : kAll) {
     if (!differentiable(f)) continue;
     ExpressionBuilder b(function_arity(f));
-    const Expression e = b.finish({b.apply(f, b.operand(0), function_arity(f) == 2 ? b.operand(1) : Term{})});
+    const Expression e =
+        b.finish({b.apply(f, b.operand(0), function_arity(f) == 2 ? b.operand(1) : Term{})});
     const bool positive = f == F::log || f == F::sqrt || f == F::div;
     for (double x : {-2.5, -0.7, -0.2, 0.3, 0.9, 3.0})
       for (double y : {-1.1, 0.4, 1.7}) {
@@ -213,21 +218,28 @@ TEST(Differentiate, EveryFunctionAgainstAStencil) {
 }
 
 TEST(Differentiate, CompositionsWithSharedPartsAndSeveralResults) {
-  expect_gradient(Expression::parse("t0=mul(a0,a1);t1=tanh(t0);t2=add(t1,a0);t3=mul(t2,t2)->t3,t1,a1", 2),
-                  {0.4, -0.9}, {0.7, -1.2, 2.0});
+  expect_gradient(
+      Expression::parse("t0=mul(a0,a1);t1=tanh(t0);t2=add(t1,a0);t3=mul(t2,t2)->t3,t1,a1", 2),
+      {0.4, -0.9}, {0.7, -1.2, 2.0});
   // keep stands for a number: it takes no gradient, and scales that of its partner.
-  expect_gradient(Expression::parse("t0=keep(a1,0.25,3);t1=mul(a0,t0);t2=sigmoid(t1)->t2", 2), {0.4, 0.0}, {1.0});
-  expect_gradient(Expression::parse("t0=constant(0.5);t1=mul(a0,t0);t2=div(t1,a1);t3=sub(t2,a0)->t3", 2), {0.4, 1.9}, {1.5});
+  expect_gradient(Expression::parse("t0=keep(a1,0.25,3);t1=mul(a0,t0);t2=sigmoid(t1)->t2", 2),
+                  {0.4, 0.0}, {1.0});
+  expect_gradient(
+      Expression::parse("t0=constant(0.5);t1=mul(a0,t0);t2=div(t1,a1);t3=sub(t2,a0)->t3", 2),
+      {0.4, 1.9}, {1.5});
 
   RandomStream random(5, RandomUse::test);
-  const F smooth[] = {F::add, F::sub, F::mul, F::neg, F::tanh, F::sigmoid, F::silu, F::gelu, F::gelu_tanh};
+  const F smooth[] = {F::add,     F::sub,  F::mul,  F::neg,      F::tanh,
+                      F::sigmoid, F::silu, F::gelu, F::gelu_tanh};
   for (int round = 0; round < 100; ++round) {
     ExpressionBuilder b(3);
     std::vector<Term> terms{b.operand(0), b.operand(1), b.operand(2)};
     auto any = [&] { return terms[random.below(terms.size())]; };
-    for (int n = 0; n < 6; ++n) terms.push_back(b.apply(smooth[random.below(std::size(smooth))], any(), any()));
+    for (int n = 0; n < 6; ++n)
+      terms.push_back(b.apply(smooth[random.below(std::size(smooth))], any(), any()));
     const Expression e = b.finish({terms.back(), any()});
-    expect_gradient(e, {0.6 * random.normal(), 0.6 * random.normal(), 0.6 * random.normal()}, {1.0, -0.5});
+    expect_gradient(e, {0.6 * random.normal(), 0.6 * random.normal(), 0.6 * random.normal()},
+                    {1.0, -0.5});
   }
 }
 
@@ -260,7 +272,8 @@ TEST(CompactOperands, DropsUnreadAndMergesEqualOnes) {
 TEST(CompactOperands, OneThatReadsNothingKeepsNothing) {
   const int same_as[] = {0, 1};
   std::vector<int> operand_of;
-  const Expression c = compact_operands(Expression::parse("t0=constant(2)->t0", 2), same_as, operand_of);
+  const Expression c =
+      compact_operands(Expression::parse("t0=constant(2)->t0", 2), same_as, operand_of);
   EXPECT_EQ(c.operands, 0);
   EXPECT_EQ(operand_of, (std::vector<int>{-1, -1}));
   EXPECT_EQ(evaluate(c, {}), std::vector<double>{2});
@@ -269,7 +282,8 @@ TEST(CompactOperands, OneThatReadsNothingKeepsNothing) {
 TEST(CompactOperands, MergingMakesInstructionsEqual) {
   const int same_as[] = {0, 0};
   std::vector<int> operand_of;
-  const Expression c = compact_operands(Expression::parse("t0=exp(a0);t1=exp(a1);t2=add(t0,t1)->t2", 2), same_as, operand_of);
+  const Expression c = compact_operands(
+      Expression::parse("t0=exp(a0);t1=exp(a1);t2=add(t0,t1)->t2", 2), same_as, operand_of);
   EXPECT_EQ(c.str(), "t0=exp(a0);t1=add(t0,t0)->t1");
 }
 

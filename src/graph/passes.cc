@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "graph/expression.h"
 
@@ -276,31 +277,34 @@ Graph schedule(const Graph& graph) {
   for (NodeId id = 0; id < n; ++id)
     for (NodeId user : users[static_cast<size_t>(id)]) last_use[static_cast<size_t>(id)] = std::max(last_use[static_cast<size_t>(id)], user);
   // A node sinks to just before its first reader when all its inputs live at least that long anyway.
-  std::vector<std::vector<NodeId>> before(static_cast<size_t>(n));
-  std::vector<bool> moved(static_cast<size_t>(n), false);
+  // From the end, so that a reader that sank is counted where it now stands.
+  std::vector<NodeId> place(static_cast<size_t>(n));
+  std::iota(place.begin(), place.end(), 0);
   std::set<NodeId> pinned;
   for (const auto& [name, v] : graph.outputs) pinned.insert(v.node);
   for (const Update& u : graph.updates) pinned.insert(u.value.node);
-  for (NodeId id = 0; id < n; ++id) {
+  for (NodeId id = n - 1; id >= 0; --id) {
     const Node& node = graph[id];
     const auto& readers = users[static_cast<size_t>(id)];
-    if (node.leaf != Leaf::none || readers.empty() || pinned.contains(id) || node.phase == Phase::optimizer) continue;
-    const NodeId first = readers.front();
+    if (node.leaf != Leaf::none || node.in.empty() || readers.empty() || pinned.contains(id) || node.phase == Phase::optimizer) continue;
+    NodeId first = n;
+    for (NodeId reader : readers) first = std::min(first, place[static_cast<size_t>(reader)]);
     if (first == id + 1 || graph[first].phase != node.phase) continue;
     bool free = true;
     for (Value v : node.in)
       free = free && (graph[v.node].leaf != Leaf::none || last_use[static_cast<size_t>(v.node)] > first);
-    if (!free || node.in.empty()) continue;
-    before[static_cast<size_t>(first)].push_back(id);
-    moved[static_cast<size_t>(id)] = true;
+    if (free) place[static_cast<size_t>(id)] = first;
   }
-  Rewriter r(graph);
-  auto place = [&](auto&& self, NodeId id) -> void {
-    for (NodeId earlier : before[static_cast<size_t>(id)]) self(self, earlier);
-    r.copy(id);
-  };
+  // Nodes that sank to the same place keep their order.
+  std::vector<std::vector<NodeId>> before(static_cast<size_t>(n));
   for (NodeId id = 0; id < n; ++id)
-    if (!moved[static_cast<size_t>(id)]) place(place, id);
+    if (place[static_cast<size_t>(id)] != id) before[static_cast<size_t>(place[static_cast<size_t>(id)])].push_back(id);
+  Rewriter r(graph);
+  for (NodeId id = 0; id < n; ++id) {
+    if (place[static_cast<size_t>(id)] != id) continue;
+    for (NodeId sunk : before[static_cast<size_t>(id)]) r.copy(sunk);
+    r.copy(id);
+  }
   return r.finish("schedule");
 }
 

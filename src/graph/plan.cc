@@ -71,7 +71,7 @@ void assign_buffers(Plan& plan) {
         MR_CHECK(buffer == leaf_buffer, "{} cannot update {} in place", n.op->name, g[updated->second].name);
         for (NodeId later = id + 1; later < g.size(); ++later)
           for (Value v : g[later].in)
-            MR_CHECK(v == value || buffer_in(v) != leaf_buffer, "{} read after its update", g[updated->second].name);
+            MR_CHECK(v.node >= id || buffer_in(v) != leaf_buffer, "{} read after its update", g[updated->second].name);
       }
       for (const InPlace& p : pairs) {
         if (buffer >= 0 || p.out != static_cast<int>(o)) continue;

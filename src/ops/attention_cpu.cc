@@ -156,12 +156,6 @@ void multiply_row(float* x, int64_t n, const float* factor) {
     store(x + j, load<Lanes>(factor + j) * load<Lanes>(x + j));
 }
 
-// Asks for rows that are wanted soon; the arithmetic of a product hides their way to the core.
-void prefetch(const float* from, int64_t stride, int64_t begin, int64_t end, int64_t width) {
-  for (int64_t r = begin; r < end; ++r)
-    for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(from + r * stride + d);
-}
-
 // Forward: queries [i0, i0 + ni) of one head against all its keys.
 void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t ni, float* out,
                    float* lse) {
@@ -180,16 +174,15 @@ void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t n
   for (int64_t j0 = 0; j0 < end; j0 += block) {
     const int64_t nj = std::min(block, end - j0);
     if (p.apart(b, i0, ni, j0, nj)) continue;
-    const float *k_from = p.qkv + p.k_at(b, g, j0), *v_from = p.qkv + p.v_at(b, g, j0);
     // Query row i sees keys [0, seen(i)) of this block.
     auto seen = [&](int64_t i) {
       return p.causal ? std::clamp(i0 + i - j0 + 1, int64_t{0}, nj) : nj;
     };
     const int64_t first = p.causal ? std::max(int64_t{0}, j0 - i0) : 0;
-    copy_transposed(nj, p.K, k_from, p.stride, kt, block, p.factor);
-    auto scores = [&](int64_t from, int64_t last) {
-      prefetch(q, p.stride, last, std::min(last + kTileRows, ni), p.K);
-      prefetch(v_from, p.stride, from - first, std::min(last - first, nj), p.K);
+    copy_transposed(nj, p.K, p.qkv + p.k_at(b, g, j0), p.stride, kt, block, p.factor);
+    auto scores = [&](int64_t, int64_t last) {
+      for (int64_t i = last; i < std::min(last + kTileRows, ni); ++i)
+        prefetch_row(q + i * p.stride, p.K);
       return GemmPart{seen(last - 1), 0, p.K};
     };
     small_gemm<Left::rows>(first, ni, q, p.stride, kt, block, s, kScoreStride, false, scores);
@@ -218,12 +211,8 @@ void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t n
       }
       store(row + whole, Lanes{});
     }
-    copy_rows(nj, p.K, v_from, p.stride, v, wide, 1.0f);
-    auto values = [&](int64_t from, int64_t last) {
-      prefetch(k_from + block * p.stride, p.stride, from - first,
-               std::min(last - first, end - j0 - block), p.K);
-      return GemmPart{p.K, 0, seen(last - 1)};
-    };
+    copy_rows(nj, p.K, p.qkv + p.v_at(b, g, j0), p.stride, v, wide, 1.0f);
+    auto values = [&](int64_t, int64_t last) { return GemmPart{p.K, 0, seen(last - 1)}; };
     small_gemm<Left::rows>(first, ni, s, kScoreStride, v, wide, o, wide, true, values);
   }
   for (int64_t i = 0; i < ni; ++i) {
@@ -297,6 +286,8 @@ void Backward::fill_delta(int64_t r, int64_t b, int64_t h) const {
   float* to = delta(r, b, h);
   for (int64_t t = first_query(r); t < p.T; ++t) {
     const float *x = out + p.out_at(b, h, t), *y = dout + p.out_at(b, h, t);
+    prefetch_row(x + kRowsAhead * p.H * p.K, p.K);
+    prefetch_row(y + kRowsAhead * p.H * p.K, p.K);
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t d = 0; d < p.K; ++d) sum += x[d] * y[d];
@@ -344,11 +335,11 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
 
   for (int64_t j0 = r * cut.run; j0 < std::min(p.T, (r + 1) * cut.run); j0 += block) {
     const int64_t all = std::min(block, p.T - j0), nj = std::min(all, p.keys(b) - j0);
-    const float *k_from = p.qkv + p.k_at(b, g, j0), *v_from = p.qkv + p.v_at(b, g, j0);
     const bool add = fill || j0 > r * cut.run;
     std::fill_n(dk, all * wide, 0.0f);
     std::fill_n(dv, all * wide, 0.0f);
     if (nj > 0) {
+      const float *k_from = p.qkv + p.k_at(b, g, j0), *v_from = p.qkv + p.v_at(b, g, j0);
       copy_transposed(nj, p.K, k_from, p.stride, kt, block, 1.0f);
       copy_transposed(nj, p.K, v_from, p.stride, vt, block, 1.0f);
       copy_rows(nj, p.K, k_from, p.stride, k, wide, p.factor);
@@ -357,17 +348,12 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
       for (int64_t i0 = p.causal ? j0 : 0; i0 < p.T; i0 += block) {
         const int64_t ni = std::min(block, p.T - i0);
         if (p.apart(b, i0, ni, j0, nj)) continue;
-        const float *q_from = p.qkv + p.q_at(b, h, i0), *d_from = dout + p.out_at(b, h, i0);
         const bool diagonal = p.causal && i0 == j0;
         auto seen = [&](int64_t i) { return diagonal ? std::min(nj, i + 1) : nj; };
         auto scores = [&](int64_t, int64_t last) { return GemmPart{seen(last - 1), 0, p.K}; };
-        copy_rows(ni, p.K, q_from, p.stride, q, wide, p.factor);
-        small_gemm<Left::rows>(0, ni, q, wide, kt, block, s, kScoreStride, false,
-                               [&](int64_t from, int64_t last) {
-                                 prefetch(d_from, p.H * p.K, from, last, p.K);
-                                 return scores(from, last);
-                               });
-        copy_rows(ni, p.K, d_from, p.H * p.K, d_o, wide, 1.0f);
+        copy_rows(ni, p.K, p.qkv + p.q_at(b, h, i0), p.stride, q, wide, p.factor);
+        small_gemm<Left::rows>(0, ni, q, wide, kt, block, s, kScoreStride, false, scores);
+        copy_rows(ni, p.K, dout + p.out_at(b, h, i0), p.H * p.K, d_o, wide, 1.0f);
         small_gemm<Left::rows>(0, ni, d_o, wide, vt, block, dp, kScoreStride, false, scores);
         for (int64_t i = 0; i < ni; ++i) {
           float *s_row = s + i * kScoreStride, *dp_row = dp + i * kScoreStride;
@@ -382,15 +368,7 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
         };
         small_gemm<Left::columns>(0, nj, s, kScoreStride, d_o, wide, dv, wide, true, by_keys);
         small_gemm<Left::columns>(0, nj, dp, kScoreStride, q, wide, dk, wide, true, by_keys);
-        auto by_queries = [&](int64_t from, int64_t last) {
-          const int64_t left = p.T - block;  // tokens behind the first block; then queries, or keys
-          prefetch(q_from + block * p.stride, p.stride, from, std::min(last, left - i0), p.K);
-          if (i0 + block >= p.T) {
-            prefetch(k_from + block * p.stride, p.stride, from, std::min(last, left - j0), p.K);
-            prefetch(v_from + block * p.stride, p.stride, from, std::min(last, left - j0), p.K);
-          }
-          return GemmPart{p.K, 0, seen(last - 1)};
-        };
+        auto by_queries = [&](int64_t, int64_t last) { return GemmPart{p.K, 0, seen(last - 1)}; };
         small_gemm<Left::rows>(0, ni, dp, kScoreStride, k, wide, d_q, wide, false, by_queries);
         for (int64_t i = 0; i < ni; ++i) {
           float* to = dq(r, b, h, i0 + i);

@@ -46,17 +46,17 @@ void reference(const RefCall<T>& c) {
     const int64_t position = positions ? c.ids(1)[row] : row % steps + attrs.integer("offset", 0);
     const T* x = c.in(0) + row * (H + 2 * G) * K;
     T* y = c.out(0) + row * (H + 2 * G) * K;
-    for (int64_t head = 0; head < H + 2 * G; ++head)
+    for (int64_t head = 0; head < H + G; ++head)
       for (int64_t d = 0; d < K / 2; ++d) {
         const int64_t at = head * K + d, pair = at + K / 2;
         const double frequency =
             std::pow(theta, -2.0 * static_cast<double>(d) / static_cast<double>(K));
-        const double angle =
-            head < H + G ? direction * static_cast<double>(position) * frequency : 0;
+        const double angle = direction * static_cast<double>(position) * frequency;
         const T cosine = T(std::cos(angle)), sine = T(std::sin(angle)), first = x[at];
         y[at] = first * cosine - x[pair] * sine;
         y[pair] = x[pair] * cosine + first * sine;
       }
+    for (int64_t at = (H + G) * K; at < (H + 2 * G) * K; ++at) y[at] = x[at];
   }
 }
 

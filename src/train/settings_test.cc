@@ -4,13 +4,16 @@
 
 #include <cmath>
 
+#include "core/error.h"
+
 namespace millrace {
 namespace {
 
 constexpr double kPeak = 0.02;
 constexpr int64_t kWarmup = 10, kTotal = 110;  // a hundred updates after the warm-up
 
-double rate(const std::string& kind, int64_t step, double min_ratio = 0.1, double decay_fraction = 0.2) {
+double rate(const std::string& kind, int64_t step, double min_ratio = 0.1,
+            double decay_fraction = 0.2) {
   return learning_rate_at({kind, kWarmup, min_ratio, decay_fraction}, kPeak, step, kTotal);
 }
 
@@ -29,7 +32,8 @@ TEST(LearningRate, WarmsUpLinearlyToThePeakInEverySchedule) {
 }
 
 TEST(LearningRate, FirstUpdateAfterTheWarmUpIsAtThePeak) {
-  for (const char* kind : {"cosine", "constant", "linear", "wsd"}) expect_rate(rate(kind, kWarmup), kPeak);
+  for (const char* kind : {"cosine", "constant", "linear", "wsd"})
+    expect_rate(rate(kind, kWarmup), kPeak);
   expect_rate(rate("inverse_sqrt", kWarmup), kPeak * std::sqrt(10.0 / 11));
 }
 
@@ -95,7 +99,9 @@ TEST(Settings, DeclaredDefaultsAreThoseOfTheStruct) {
   Schema schema;
   settings.declare(schema);
   const Settings fresh;
-  schema.load_text("training:\n  learning_rate: 0.5\n  schedule: wsd\nruntime:\n  memory_limit: 1GiB\n", "test.yaml");
+  schema.load_text(
+      "training:\n  learning_rate: 0.5\n  schedule: wsd\nruntime:\n  memory_limit: 1GiB\n",
+      "test.yaml");
   schema.finish();
   EXPECT_EQ(settings.optimizer.learning_rate, 0.5);
   EXPECT_EQ(settings.schedule.kind, "wsd");
@@ -105,8 +111,10 @@ TEST(Settings, DeclaredDefaultsAreThoseOfTheStruct) {
 }
 
 TEST(Settings, ValuesOutsideTheirRangeAreRefused) {
-  for (const char* bad : {"training.learning_rate=0", "training.learning_rate=nan", "training.beta2=1", "training.batch_size=0", "data.validation_fraction=1",
-                          "training.schedule=cos", "training.gradient_clip=-1", "training.max_length=0", "seed=-1", "runtime.memory_limit=much"}) {
+  for (const char* bad : {"training.learning_rate=0", "training.learning_rate=nan",
+                          "training.beta2=1", "training.batch_size=0", "data.validation_fraction=1",
+                          "training.schedule=cos", "training.gradient_clip=-1",
+                          "training.max_length=0", "seed=-1", "runtime.memory_limit=much"}) {
     Settings settings;
     Schema schema;
     settings.declare(schema);

@@ -29,7 +29,11 @@ auto fetch_from(const std::vector<NamedTensor>& tensors) {
 
 TEST(ExternalWeights, SplitAndTransposedAsHuggingFaceStoresThem) {
   // [in=2, out=3] split 2 + 1, each part stored [out, in].
-  Parameter p{.name = "qkv", .shape = {2, 3}, .external = {"q", "k"}, .part_widths = {2, 1}, .transposed = true};
+  Parameter p{.name = "qkv",
+              .shape = {2, 3},
+              .external = {"q", "k"},
+              .part_widths = {2, 1},
+              .transposed = true};
   const auto tensors = to_external(p, {1, 2, 3, 4, 5, 6});
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(tensors[0].name, "q");
@@ -45,7 +49,11 @@ TEST(ExternalWeights, EveryLayoutComesBack) {
     for (bool transposed : {false, true})
       for (int parts : {1, 2, 3}) {
         if (shape.last() < parts) continue;
-        Parameter p{.name = "p", .shape = shape, .transposed = transposed};
+        Parameter p{.name = "p",
+                    .shape = shape,
+                    .external = {},
+                    .part_widths = {},
+                    .transposed = transposed};
         int64_t left = shape.last();
         for (int i = 0; i < parts; ++i) {
           p.external.push_back("part" + std::to_string(i));
@@ -69,10 +77,14 @@ TEST(ExternalWeights, EveryLayoutComesBack) {
 }
 
 TEST(ExternalWeights, AnotherShapeIsRefusedByName) {
-  const Parameter p{.name = "w", .shape = {2, 3}, .external = {"theirs"}, .transposed = true};
-  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2, 3}, {6}, {3, 2, 1}, {1, 1, 1, 1, 1, 1, 3, 2}}) {
+  const Parameter p{
+      .name = "w", .shape = {2, 3}, .external = {"theirs"}, .part_widths = {}, .transposed = true};
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{2, 3}, {6}, {3, 2, 1}, {1, 1, 1, 1, 1, 1, 3, 2}}) {
     try {
-      from_external(p, [&](const std::string& name) { return NamedTensor{name, shape, std::vector<float>(6)}; });
+      from_external(p, [&](const std::string& name) {
+        return NamedTensor{name, shape, std::vector<float>(6)};
+      });
       FAIL() << "shape of rank " << shape.size() << " was taken";
     } catch (const Error& e) {
       EXPECT_EQ(e.fields().where, "theirs");
@@ -82,7 +94,7 @@ TEST(ExternalWeights, AnotherShapeIsRefusedByName) {
 }
 
 TEST(InitialValues, FollowTheTableAndTheSeed) {
-  Parameter p{.name = "w", .shape = {200, 50}, .init = Parameter::Init::normal, .init_std = 0.02};
+  Parameter p{.name = "w", .shape = {200, 50}, .init_std = 0.02, .external = {}, .part_widths = {}};
   const auto one = initial_values(p, 3, 7);
   EXPECT_EQ(one, initial_values(p, 3, 7));
   EXPECT_NE(one, initial_values(p, 4, 7));
@@ -93,7 +105,7 @@ TEST(InitialValues, FollowTheTableAndTheSeed) {
     squares += static_cast<double>(v) * v;
   }
   const auto n = static_cast<double>(one.size());
-  EXPECT_NEAR(sum / n, 0, 5 * 0.02 / std::sqrt(n));                                // five standard errors
+  EXPECT_NEAR(sum / n, 0, 5 * 0.02 / std::sqrt(n));  // five standard errors
   EXPECT_NEAR(std::sqrt(squares / n), 0.02, 5 * 0.02 / std::sqrt(2 * n));
   p.init = Parameter::Init::ones;
   EXPECT_EQ(initial_values(p, 0, 7), std::vector<float>(10000, 1.0f));
@@ -126,7 +138,8 @@ struct Loaded {
 
 const char* const kGpt2 = "d_model: 8, num_layers: 2, num_heads: 2";
 const char* const kLlama =
-    "d_model: 8, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 12, positions: rotary, norm: rms_norm, activation: swiglu, bias: false, tied_embeddings: false";
+    "d_model: 8, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 12, positions: rotary, norm: "
+    "rms_norm, activation: swiglu, bias: false, tied_embeddings: false";
 
 fs::path fresh_folder(const std::string& name) {
   const fs::path folder = fs::path(::testing::TempDir()) / ("weights_test_" + name);
@@ -144,7 +157,8 @@ TEST(SavedModel, ComesBackBitForBit) {
     EXPECT_EQ(read_file(folder / "config.json"), saved.model->external_config());
     bool differed = false;
     for (const Parameter& p : saved.model->parameters())
-      differed = differed || saved.session->read<float>(p.name) != other.session->read<float>(p.name);
+      differed =
+          differed || saved.session->read<float>(p.name) != other.session->read<float>(p.name);
     EXPECT_TRUE(differed) << "the seeds gave the same weights: nothing is shown";
     load_model(folder, *other.session, *other.model);
     for (const Parameter& p : saved.model->parameters())
@@ -160,9 +174,12 @@ TEST(SavedModel, HasTheNamesAndShapesOfTheEcosystem) {
   const SafetensorsFile file(folder / "model.safetensors");
   EXPECT_EQ(file.metadata().at("format"), "pt");
   const std::pair<const char*, std::vector<int64_t>> expected[] = {
-      {"model.embed_tokens.weight", {11, 8}},         {"lm_head.weight", {11, 8}},
-      {"model.layers.1.self_attn.q_proj.weight", {8, 8}}, {"model.layers.1.self_attn.k_proj.weight", {4, 8}},
-      {"model.layers.1.mlp.up_proj.weight", {12, 8}},  {"model.layers.1.mlp.down_proj.weight", {8, 12}},
+      {"model.embed_tokens.weight", {11, 8}},
+      {"lm_head.weight", {11, 8}},
+      {"model.layers.1.self_attn.q_proj.weight", {8, 8}},
+      {"model.layers.1.self_attn.k_proj.weight", {4, 8}},
+      {"model.layers.1.mlp.up_proj.weight", {12, 8}},
+      {"model.layers.1.mlp.down_proj.weight", {8, 12}},
       {"model.norm.weight", {8}}};
   for (const auto& [name, shape] : expected) {
     const auto* entry = file.find(name);
@@ -191,8 +208,11 @@ TEST(SavedModel, OfAnotherModelIsRefusedWithTheTensorNamed) {
     }
     return "nothing was refused";
   };
-  EXPECT_NE(message("d_model: 16, num_layers: 2, num_heads: 2").find("transformer.wte.weight"), std::string::npos);
-  EXPECT_NE(message("d_model: 8, num_layers: 3, num_heads: 2").find("transformer.h.2.ln_1.weight is missing"), std::string::npos);
+  EXPECT_NE(message("d_model: 16, num_layers: 2, num_heads: 2").find("transformer.wte.weight"),
+            std::string::npos);
+  EXPECT_NE(message("d_model: 8, num_layers: 3, num_heads: 2")
+                .find("transformer.h.2.ln_1.weight is missing"),
+            std::string::npos);
   EXPECT_NE(message(kLlama).find("model.embed_tokens.weight is missing"), std::string::npos);
   fs::remove_all(folder);
 }

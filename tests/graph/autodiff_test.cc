@@ -1,10 +1,11 @@
-// Differentiation as a whole, beyond the single ops (tests/op): sums over shared subexpressions, what
-// is not reached, and how a fault of the model is kept and reported.
+// Differentiation as a whole, beyond the single ops (tests/op): sums over shared subexpressions,
+// what is not reached, and how a fault of the model is kept and reported.
+#include "graph/autodiff.h"
+
 #include <gtest/gtest.h>
 
 #include "core/rng.h"
 #include "exec/reference.h"
-#include "graph/autodiff.h"
 #include "tests/graph/random_graph.h"
 
 namespace millrace {
@@ -20,8 +21,8 @@ std::vector<Value> gradients_of(Builder& b, Value loss, const std::vector<Value>
 TEST(Autodiff, SharedSubexpressionsAddUp) {
   Builder b;
   const Value x = b.parameter("x", {3});
-  const Value t = b.apply(Function::tanh, x);            // used three times
-  const Value y = b.add(b.mul(t, t), b.scale(t, 0.5));   // t^2 + t/2
+  const Value t = b.apply(Function::tanh, x);           // used three times
+  const Value y = b.add(b.mul(t, t), b.scale(t, 0.5));  // t^2 + t/2
   const auto d = gradients_of(b, b.reduce_to(y, {}), {x});
   ASSERT_TRUE(d[0].valid());
   Reference<double> r(b.finish());
@@ -58,7 +59,8 @@ TEST(Autodiff, SeveralSeedsAddUp) {
 
 TEST(Autodiff, UnreachedParametersHaveNoGradient) {
   Builder b;
-  const Value x = b.parameter("x", {2}), unused = b.parameter("unused", {2}), downstream = b.parameter("side", {2});
+  const Value x = b.parameter("x", {2}), unused = b.parameter("unused", {2}),
+              downstream = b.parameter("side", {2});
   const Value loss = b.reduce_to(b.apply(Function::tanh, x), {});
   b.output("side", b.mul(downstream, x));  // not on the way to the loss
   const NodeId before = b.graph().size();
@@ -79,7 +81,8 @@ TEST(Autodiff, WantsNothingThatNobodyAskedFor) {
   gradients_of(b, loss, {w});
   // The gradient of x would be a second product.
   int backward_products = 0;
-  for (const Node& n : b.finish().nodes) backward_products += n.phase == Phase::backward && n.op->name == "matmul";
+  for (const Node& n : b.finish().nodes)
+    backward_products += n.phase == Phase::backward && n.op->name == "matmul";
   EXPECT_EQ(backward_products, 1);
 }
 
@@ -120,7 +123,8 @@ TEST(Autodiff, RandomGraphsAlongARandomDirection) {
       if (found != g.outputs.end()) grads[n.name] = found->second;
     }
     if (grads.empty()) continue;
-    auto run = [&](Reference<double>& r, double step, const std::map<std::string, std::vector<double>>& direction) {
+    auto run = [&](Reference<double>& r, double step,
+                   const std::map<std::string, std::vector<double>>& direction) {
       for (const auto& [name, values] : made.floats) r.values(name) = values;
       for (const auto& [name, values] : made.ids) r.ids(name) = values;
       for (const auto& [name, d] : direction)
@@ -131,7 +135,8 @@ TEST(Autodiff, RandomGraphsAlongARandomDirection) {
     RandomStream random(seed, RandomUse::test, 9);
     std::map<std::string, std::vector<double>> direction;
     for (const auto& [name, v] : grads)
-      for (size_t i = 0; i < made.floats.at(name).size(); ++i) direction[name].push_back(random.normal());
+      for (size_t i = 0; i < made.floats.at(name).size(); ++i)
+        direction[name].push_back(random.normal());
     Reference<double> r(g);
     run(r, 0, direction);
     double analytic = 0, size = 0;
@@ -141,9 +146,12 @@ TEST(Autodiff, RandomGraphsAlongARandomDirection) {
         size += std::fabs(direction[name][i] * r.value(v)[i]);
       }
     const double h = 1e-4;
-    const double numeric = (run(r, -2 * h, direction) - 8 * run(r, -h, direction) + 8 * run(r, h, direction) - run(r, 2 * h, direction)) / (12 * h);
+    const double numeric = (run(r, -2 * h, direction) - 8 * run(r, -h, direction) +
+                            8 * run(r, h, direction) - run(r, 2 * h, direction)) /
+                           (12 * h);
     // h^4 times a fifth derivative that grows with the depth, and eps / h from rounding.
-    EXPECT_TRUE(std::fabs(analytic - numeric) <= 1e-6 * std::max(1.0, size)) << "seed " << seed << ": " << analytic << " against " << numeric;
+    EXPECT_TRUE(std::fabs(analytic - numeric) <= 1e-6 * std::max(1.0, size))
+        << "seed " << seed << ": " << analytic << " against " << numeric;
     ++compared;
   }
   EXPECT_GT(compared, 200);
@@ -204,11 +212,23 @@ TEST(BuilderFault, AnOpWithoutGradientSaysSo) {
 TEST(BuilderFault, EveryOpSaysWhatItWants) {
   const std::pair<std::string, std::function<void(Builder&, Value)>> cases[] = {
       {"broadcast", [](Builder& b, Value x) { b.add(x, b.parameter("y", {5})); }},
-      {"has not the size", [](Builder& b, Value x) { b.reshape(x, {5, 5}); }},
+      {"has not the size",
+       [](Builder& b, Value x) {
+         b.reshape(x, {5, 5});
+       }},
       {"wants matrices", [](Builder& b, Value x) { b.matmul(x, b.parameter("y", {6})); }},
-      {"weight", [](Builder& b, Value x) { b.op("rms_norm", {x, b.parameter("y", {5})}, {{"eps", 1e-5}}); }},
-      {"order", [](Builder& b, Value x) { b.op("permute", {x}, {{"order", "0x0"}}); }},
-      {"ids", [](Builder& b, Value x) { b.op("embedding", {x, x}); }},
+      {"weight",
+       [](Builder& b, Value x) {
+         b.op("rms_norm", {x, b.parameter("y", {5})}, {{"eps", 1e-5}});
+       }},
+      {"order",
+       [](Builder& b, Value x) {
+         b.op("permute", {x}, {{"order", "0x0"}});
+       }},
+      {"ids",
+       [](Builder& b, Value x) {
+         b.op("embedding", {x, x});
+       }},
       {"broadcast", [](Builder& b, Value x) { b.reduce_to(x, {7}); }},
   };
   for (const auto& [words, make] : cases) {

@@ -1,10 +1,11 @@
-// The passes on whole training steps: each one on and off gives the same losses, and does what it is for.
+// The passes on whole training steps: each one on and off gives the same losses, and does what it
+// is for.
 //
 // Bit for bit the same, because the pass only moves work:
 //   recompute          the same node runs a second time on the same values
 //   schedule           the same nodes in another order
-//   fuse_elementwise   the same instructions one after the other, on values that are floats either way
-//   fuse_epilogue      the product is a float before the epilogue reads it, fused or not
+//   fuse_elementwise   the same instructions one after the other, on values that are floats either
+//   way fuse_epilogue      the product is a float before the epilogue reads it, fused or not
 // The same up to rounding, because sums are taken in another order:
 //   simplify           the embedding's gradient is scattered into the head's instead of added to it
 //   chunk_head         the head's weight gradient is summed chunk by chunk
@@ -56,17 +57,20 @@ class Passes : public testing::TestWithParam<Case> {
     Session session(backend, {&plan});
     return train_steps(session, 0, tiny_, kSteps);
   }
-  int64_t count_nodes(const PassOptions& options, std::string_view op = {}, bool with_epilogue = false) {
+  int64_t count_nodes(const PassOptions& options, std::string_view op = {},
+                      bool with_epilogue = false) {
     const Graph g = optimize(graph_, options);
     return std::count_if(g.nodes.begin(), g.nodes.end(), [&](const Node& n) {
-      return n.leaf == Leaf::none && (op.empty() || n.op->name == op) && (!with_epilogue || n.attrs.find("expr"));
+      return n.leaf == Leaf::none && (op.empty() || n.op->name == op) &&
+             (!with_epilogue || n.attrs.find("expr"));
     });
   }
 
   TinyModel tiny_{GetParam().keys};
   const Graph graph_ = tiny_.step_graph();
 };
-INSTANTIATE_TEST_SUITE_P(Model, Passes, testing::ValuesIn(kCases), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Model, Passes, testing::ValuesIn(kCases),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 void expect_same_bits(const Trained& a, const Trained& b) {
   EXPECT_EQ(a.losses, b.losses);
@@ -74,19 +78,24 @@ void expect_same_bits(const Trained& a, const Trained& b) {
   EXPECT_TRUE(a.parameters == b.parameters) << "parameters differ";
 }
 
-// Sums in another order differ by a few eps each; five updates carry that on. Losses are near log 29 = 3.4.
+// Sums in another order differ by a few eps each; five updates carry that on. Losses are near log
+// 29 = 3.4.
 void expect_close(const Trained& a, const Trained& b) {
   for (size_t i = 0; i < a.losses.size(); ++i) {
-    EXPECT_TRUE(std::fabs(a.losses[i] - b.losses[i]) <= 64 * std::numeric_limits<float>::epsilon() * a.losses[i]) << "step " << i << ": " << a.losses[i] << " and " << b.losses[i];
-    EXPECT_TRUE(std::fabs(a.norms[i] - b.norms[i]) <= 1024 * std::numeric_limits<float>::epsilon() * a.norms[i]) << "step " << i << ": " << a.norms[i] << " and " << b.norms[i];
+    EXPECT_TRUE(std::fabs(a.losses[i] - b.losses[i]) <=
+                64 * std::numeric_limits<float>::epsilon() * a.losses[i])
+        << "step " << i << ": " << a.losses[i] << " and " << b.losses[i];
+    EXPECT_TRUE(std::fabs(a.norms[i] - b.norms[i]) <=
+                1024 * std::numeric_limits<float>::epsilon() * a.norms[i])
+        << "step " << i << ": " << a.norms[i] << " and " << b.norms[i];
   }
 }
 
 TEST_P(Passes, TheLossFallsAtAll) {
   const Trained done = train({});
   for (float loss : done.losses) EXPECT_TRUE(std::isfinite(loss));
-  // Random targets can only be learned as frequencies; the start is near the uniform distribution's loss
-  // over the 9 in 10 targets that count.
+  // Random targets can only be learned as frequencies; the start is near the uniform distribution's
+  // loss over the 9 in 10 targets that count.
   EXPECT_NEAR(done.losses[0], 0.9 * std::log(29.0), 0.7);
   EXPECT_NE(done.losses[0], done.losses[4]);
 }
@@ -99,7 +108,8 @@ TEST_P(Passes, SwitchedOffOneByOneThePassesThatMoveWorkChangeNoBit) {
     SCOPED_TRACE(name);
     expect_same_bits(all, train(without({name})));
   }
-  expect_same_bits(all, train(without({"recompute", "fuse_elementwise", "fuse_epilogue", "schedule"})));
+  expect_same_bits(all,
+                   train(without({"recompute", "fuse_elementwise", "fuse_epilogue", "schedule"})));
 }
 
 TEST_P(Passes, SwitchedOffOneByOneTheOthersChangeRoundingOnly) {
@@ -116,7 +126,8 @@ TEST_P(Passes, SwitchedOffOneByOneTheOthersChangeRoundingOnly) {
 
 TEST_P(Passes, RecomputationChangesNoBit) {
   const Trained all = train({});
-  for (const Recompute& how : {Recompute{true, 0}, Recompute{false, 1}, Recompute{true, 1}, Recompute{true, 2}, Recompute{false, 99}}) {
+  for (const Recompute& how : {Recompute{true, 0}, Recompute{false, 1}, Recompute{true, 1},
+                               Recompute{true, 2}, Recompute{false, 99}}) {
     SCOPED_TRACE(fmt::format("cheap {} layers {}", how.cheap, how.whole_layers));
     PassOptions options;
     options.recompute = how;
@@ -125,7 +136,8 @@ TEST_P(Passes, RecomputationChangesNoBit) {
 }
 
 TEST_P(Passes, FusionLeavesFewerNodes) {
-  const int64_t fused = count_nodes({}), no_epilogue = count_nodes(without({"fuse_epilogue"})), no_elementwise = count_nodes(without({"fuse_elementwise"})),
+  const int64_t fused = count_nodes({}), no_epilogue = count_nodes(without({"fuse_epilogue"})),
+                no_elementwise = count_nodes(without({"fuse_elementwise"})),
                 plain = count_nodes(without({"fuse_elementwise", "fuse_epilogue"}));
   EXPECT_LT(fused, no_epilogue);
   EXPECT_LT(fused, no_elementwise);
@@ -139,7 +151,8 @@ TEST_P(Passes, ProductsCarryTheirEpilogues) {
   EXPECT_EQ(count_nodes(without({"fuse_epilogue"}), "matmul", true), 0);
   // In each layer at least the two products into the residual stream end with its addition.
   EXPECT_GE(count_nodes({}, "matmul", true), 2 * 2);
-  EXPECT_EQ(count_nodes({}, "matmul"), count_nodes(all_off(), "matmul")) << "a product was lost or doubled";
+  EXPECT_EQ(count_nodes({}, "matmul"), count_nodes(all_off(), "matmul"))
+      << "a product was lost or doubled";
 }
 
 TEST_P(Passes, RecomputingRunsForwardNodesAgain) {
@@ -166,7 +179,8 @@ TEST(PassOptions, EveryPassHasANameThatSwitchesItOff) {
   const Graph g = tiny.step_graph();
   const Graph plain = optimize(g, all_off());
   EXPECT_EQ(plain.str(), g.str()) << "something ran with every pass off";
-  for (const char* name : {"simplify", "chunk_head", "recompute", "fuse_elementwise", "fuse_epilogue", "schedule"}) {
+  for (const char* name :
+       {"simplify", "chunk_head", "recompute", "fuse_elementwise", "fuse_epilogue", "schedule"}) {
     PassOptions only = all_off();
     only.off.erase(name);
     only.recompute = {true, 1};

@@ -1,5 +1,6 @@
-// Reference plans: the text of a training step for a few tiny models, kept in plans/. A change of any pass, of
-// the memory plan or of a kernel choice shows here as a difference that someone has looked at:
+// Reference plans: the text of a training step for a few tiny models, kept in plans/. A change of
+// any pass, of the memory plan or of a kernel choice shows here as a difference that someone has
+// looked at:
 //   MILLRACE_UPDATE_PLANS=1 millrace_suite_tests --gtest_filter='PlanText*'   writes them anew
 #include <gtest/gtest.h>
 
@@ -36,10 +37,12 @@ Plan step_plan(const Case& c, BatchShape shape = {2, 12}) {
 }
 
 class PlanText : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Model, PlanText, testing::ValuesIn(kCases), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Model, PlanText, testing::ValuesIn(kCases),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(PlanText, IsTheReference) {
-  const fs::path path = fs::path(MILLRACE_SOURCE_DIR) / "tests" / "graph" / "plans" / (std::string(GetParam().name) + ".txt");
+  const fs::path path = fs::path(MILLRACE_SOURCE_DIR) / "tests" / "graph" / "plans" /
+                        (std::string(GetParam().name) + ".txt");
   const std::string got = step_plan(GetParam()).text();
   const char* update = std::getenv("MILLRACE_UPDATE_PLANS");
   if (update && std::string_view(update) == "1") {
@@ -54,18 +57,22 @@ TEST_P(PlanText, IsTheReference) {
   std::string g, w;
   int line = 1;
   while (true) {
-    const bool more_got = static_cast<bool>(std::getline(got_lines, g)), more_want = static_cast<bool>(std::getline(want_lines, w));
+    const bool more_got = static_cast<bool>(std::getline(got_lines, g)),
+               more_want = static_cast<bool>(std::getline(want_lines, w));
     if (!more_got) g = "(end)";
     if (!more_want) w = "(end)";
     if (g != w || (!more_got && !more_want)) break;
     ++line;
   }
-  FAIL() << "the plan changed, first at line " << line << "\n  was: " << w << "\n  is:  " << g
-         << "\nIf that is what you wanted: MILLRACE_UPDATE_PLANS=1 with --gtest_filter='*PlanText*' writes the files anew; look at the difference before you commit it.";
+  FAIL()
+      << "the plan changed, first at line " << line << "\n  was: " << w << "\n  is:  " << g
+      << "\nIf that is what you wanted: MILLRACE_UPDATE_PLANS=1 with --gtest_filter='*PlanText*' "
+         "writes the files anew; look at the difference before you commit it.";
 }
 
 TEST_P(PlanText, HashIsThatOfTheTextAndStable) {
-  const Plan one = step_plan(GetParam()), two = step_plan(GetParam()), larger = step_plan(GetParam(), {3, 12}), longer = step_plan(GetParam(), {2, 13});
+  const Plan one = step_plan(GetParam()), two = step_plan(GetParam()),
+             larger = step_plan(GetParam(), {3, 12}), longer = step_plan(GetParam(), {2, 13});
   EXPECT_EQ(one.text(), two.text());
   EXPECT_EQ(one.hash(), two.hash());
   EXPECT_EQ(one.hash().size(), 32u);
@@ -76,7 +83,9 @@ TEST_P(PlanText, HashIsThatOfTheTextAndStable) {
 
 TEST(PlanHash, DiffersBetweenModelsAndPasses) {
   std::map<std::string, std::string> seen;
-  for (const Case& c : kCases) EXPECT_TRUE(seen.emplace(step_plan(c).hash(), c.name).second) << c.name << " has the plan of " << seen[step_plan(c).hash()];
+  for (const Case& c : kCases)
+    EXPECT_TRUE(seen.emplace(step_plan(c).hash(), c.name).second)
+        << c.name << " has the plan of " << seen[step_plan(c).hash()];
 }
 
 TEST(PlanTextForm, NamesEveryNodeWithKernelAndPlace) {
@@ -84,8 +93,11 @@ TEST(PlanTextForm, NamesEveryNodeWithKernelAndPlace) {
   const std::string text = plan.text();
   EXPECT_TRUE(text.starts_with("plan: "));
   int64_t lines = std::count(text.begin(), text.end(), '\n');
-  EXPECT_EQ(lines, 1 + plan.graph.size() + static_cast<int64_t>(plan.graph.outputs.size() + plan.graph.updates.size()));
-  for (const char* part : {"layers.1.attention", "output loss", "update embedding.weight", "by onednn [sgemm ", "# backward "}) EXPECT_NE(text.find(part), std::string::npos) << part;
+  EXPECT_EQ(lines, 1 + plan.graph.size() +
+                       static_cast<int64_t>(plan.graph.outputs.size() + plan.graph.updates.size()));
+  for (const char* part : {"layers.1.attention", "output loss", "update embedding.weight",
+                           "by onednn [sgemm ", "# backward "})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
   EXPECT_EQ(text.find("0x7f"), std::string::npos) << "an address in the text";
 }
 

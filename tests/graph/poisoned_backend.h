@@ -1,6 +1,6 @@
-// The CPU backend with arenas that are filled with a byte of the test's choice and fenced behind their end:
-// a kernel that reads what nobody wrote gives NaN, one that writes too far breaks the fence, and
-// how far an arena was touched can be read off.
+// The CPU backend with arenas that are filled with a byte of the test's choice and fenced behind
+// their end: a kernel that reads what nobody wrote gives NaN, one that writes too far breaks the
+// fence, and how far an arena was touched can be read off.
 #pragma once
 #include <algorithm>
 #include <memory>

@@ -36,6 +36,7 @@ class RandomGraphMaker {
     D_ = 1 + pick(wide ? 90 : 9);
     pool_.push_back({input({B_, T_, D_}), 1});
     if (chance(0.5)) pool_.push_back({embedding_of(parameter({3 + pick(4), D_}, 1)), 1});
+    if (chance(0.1)) pool_.push_back({parameter({B_, T_, D_}, 1), 1});
     const int64_t layers = 1 + pick(3);
     for (int64_t l = 0; l < layers; ++l) {
       const auto layer = b_.layer(fmt::format("layers.{}", l));
@@ -64,7 +65,8 @@ class RandomGraphMaker {
   // A late value more often than an early one: deep graphs, not wide ones.
   Entry any() {
     const auto n = static_cast<int64_t>(pool_.size());
-    return pool_[static_cast<size_t>(chance(0.6) ? n - 1 - pick(std::min<int64_t>(n, 2)) : pick(n))];
+    return pool_[static_cast<size_t>(chance(0.6) ? n - 1 - pick(std::min<int64_t>(n, 2))
+                                                 : pick(n))];
   }
   const Shape& shape(Value v) const { return b_.shape(v); }
 
@@ -87,7 +89,8 @@ class RandomGraphMaker {
     const std::string name = fmt::format("leaf{}", done_.floats.size() + done_.ids.size());
     auto& values = done_.ids[name];
     for (int64_t i = 0; i < shape.numel(); ++i)  // now and then one that is in no row of the table
-      values.push_back(chance(0.05) ? -1 : static_cast<int32_t>(pick(bound + (chance(0.1) ? 1 : 0))));
+      values.push_back(chance(0.05) ? -1
+                                    : static_cast<int32_t>(pick(bound + (chance(0.1) ? 1 : 0))));
     return b_.input(name, {shape, DType::i32});
   }
   void set_scalar(Value v, double value) {
@@ -98,16 +101,30 @@ class RandomGraphMaker {
     const Entry x = any();
     if (x.size > 3) return push(squash(x.value), 0.7);
     switch (pick(14)) {
-      case 0: case 1: return unary(x);
-      case 2: case 3: case 4: return binary(x);
-      case 5: return two_results(x);
-      case 6: return scale(x);
-      case 7: case 8: return matmul(x);
-      case 9: return norm(x);
-      case 10: return reshape_or_permute(x);
-      case 11: return reduce(x);
-      case 12: return embedding(x);
-      case 13: return push(dropout(x.value), 1.2 * x.size);
+      case 0:
+      case 1:
+        return unary(x);
+      case 2:
+      case 3:
+      case 4:
+        return binary(x);
+      case 5:
+        return two_results(x);
+      case 6:
+        return scale(x);
+      case 7:
+      case 8:
+        return matmul(x);
+      case 9:
+        return norm(x);
+      case 10:
+        return reshape_or_permute(x);
+      case 11:
+        return reduce(x);
+      case 12:
+        return embedding(x);
+      case 13:
+        return push(dropout(x.value), 1.2 * x.size);
     }
   }
   void push(Value v, double size) { pool_.push_back({v, size}); }
@@ -129,7 +146,8 @@ class RandomGraphMaker {
         const std::vector<TensorType> types{b_.type(x), b_.type(e.value)};
         OperandLayout layout;
         const Shape out = broadcast_shape(types);
-        if (operand_layout(types[0], out, layout).empty() && operand_layout(types[1], out, layout).empty())
+        if (operand_layout(types[0], out, layout).empty() &&
+            operand_layout(types[1], out, layout).empty())
           fitting.push_back(e);
       }
       if (!fitting.empty()) return one_of(fitting);
@@ -138,10 +156,17 @@ class RandomGraphMaker {
     std::vector<int64_t> dims(s.begin(), s.end());
     const auto rank = static_cast<int64_t>(dims.size());
     switch (pick(4)) {
-      case 0: break;                                                         // full
-      case 1: dims.erase(dims.begin(), dims.begin() + pick(rank + 1)); break;  // bias
-      case 2: std::fill(dims.begin() + pick(rank + 1), dims.end(), 1); break;  // a number per row
-      case 3: dims.assign(static_cast<size_t>(pick(2)), 1); break;             // a number
+      case 0:
+        break;  // full
+      case 1:
+        dims.erase(dims.begin(), dims.begin() + pick(rank + 1));
+        break;  // bias
+      case 2:
+        std::fill(dims.begin() + pick(rank + 1), dims.end(), 1);
+        break;  // a number per row
+      case 3:
+        dims.assign(static_cast<size_t>(pick(2)), 1);
+        break;  // a number
     }
     return {parameter(Shape(dims), 0.8), 0.8};
   }
@@ -155,8 +180,9 @@ class RandomGraphMaker {
 
   void two_results(Entry x) {
     const Entry y = partner(x.value);
-    const char* text = one_of<const char*>({"t0=add(a0,a1);t1=tanh(t0)->t1,t0", "t0=mul(a0,a1)->t0,a0",
-                                            "t0=sigmoid(a1);t1=mul(a0,t0)->a1,t1", "t0=sub(a1,a0)->t0,t0"});
+    const char* text =
+        one_of<const char*>({"t0=add(a0,a1);t1=tanh(t0)->t1,t0", "t0=mul(a0,a1)->t0,a0",
+                             "t0=sigmoid(a1);t1=mul(a0,t0)->a1,t1", "t0=sub(a1,a0)->t0,t0"});
     const auto out = b_.op_all("elementwise", {x.value, y.value}, {{"expr", text}});
     for (Value v : out)
       if (chance(0.8)) push(v, x.size + y.size);
@@ -170,7 +196,8 @@ class RandomGraphMaker {
   void matmul(Entry x) {
     const Shape& s = shape(x.value);
     if (s.rank() < 2) return unary(x);
-    const bool ta = chance(0.4), tb = chance(0.5), left = chance(0.7), batched = s.rank() == 3 && chance(0.3);
+    const bool ta = chance(0.4), tb = chance(0.5), left = chance(0.7),
+               batched = s.rank() == 3 && chance(0.3);
     const Attrs attrs{{"ta", ta}, {"tb", tb}, {"batched", batched}};
     // With x on the other side its own transposition is that side's flag.
     std::vector<Entry> fitting;
@@ -181,7 +208,8 @@ class RandomGraphMaker {
     };
     if (chance(0.4))
       for (const Entry& e : pool_)
-        if (shape(e.value).rank() >= 2 && inner(left ? s : shape(e.value), left ? shape(e.value) : s) > 0)
+        if (shape(e.value).rank() >= 2 &&
+            inner(left ? s : shape(e.value), left ? shape(e.value) : s) > 0)
           fitting.push_back(e);
     Entry y;
     const bool mine = left ? ta : !tb;  // x's inner size is its rows, not its columns
@@ -196,12 +224,19 @@ class RandomGraphMaker {
     } else {
       y = one_of(fitting);
     }
-    Value product = left ? b_.op("matmul", {x.value, y.value}, attrs) : b_.op("matmul", {y.value, x.value}, attrs);
+    const Shape &a = shape(left ? x.value : y.value), &c = shape(left ? y.value : x.value);
+    const MatmulSizes m = matmul_sizes(attrs, a, c);
+    if (m.batch * m.m * m.n > 20'000 || m.batch * m.m * m.n * m.k > 500'000)
+      return unary(x);  // outer products grow without end
+    Value product = left ? b_.op("matmul", {x.value, y.value}, attrs)
+                         : b_.op("matmul", {y.value, x.value}, attrs);
     const double size = x.size * y.size;
     product = b_.scale(product, 1 / std::sqrt(static_cast<double>(K)));
     // What an epilogue is made of.
     if (chance(0.5)) product = b_.add(product, parameter({shape(product).last()}, 0.5));
-    if (chance(0.4)) product = b_.apply(one_of<Function>({Function::gelu, Function::gelu_tanh, Function::tanh}), product);
+    if (chance(0.4))
+      product = b_.apply(one_of<Function>({Function::gelu, Function::gelu_tanh, Function::tanh}),
+                         product);
     if (chance(0.2)) product = dropout(product);
     if (shape(product) == s && chance(0.5)) product = b_.add(product, x.value);
     push(product, size + 0.5);
@@ -219,8 +254,10 @@ class RandomGraphMaker {
         if (bias) in.push_back(parameter({s.last()}, 0.8));
         return push(b_.op("layer_norm", in, {{"eps", eps}, {"bias", bias}}), 1);
       }
-      case 1: return push(b_.op("rms_norm", {x.value, parameter({s.last()}, 0.8)}, {{"eps", eps}}), 1);
-      case 2: return push(b_.op("softmax", {x.value}, {{"causal", s.rank() >= 2 && chance(0.5)}}), 0.5);
+      case 1:
+        return push(b_.op("rms_norm", {x.value, parameter({s.last()}, 0.8)}, {{"eps", eps}}), 1);
+      case 2:
+        return push(b_.op("softmax", {x.value}, {{"causal", s.rank() >= 2 && chance(0.5)}}), 0.5);
     }
   }
 
@@ -230,14 +267,25 @@ class RandomGraphMaker {
     if (chance(0.5) && dims.size() > 1) {
       std::vector<int64_t> order(dims.size());
       std::iota(order.begin(), order.end(), 0);
-      for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<size_t>(pick(static_cast<int64_t>(i)))]);
+      for (size_t i = order.size(); i > 1; --i)
+        std::swap(order[i - 1], order[static_cast<size_t>(pick(static_cast<int64_t>(i)))]);
       return push(b_.op("permute", {x.value}, {{"order", shape_text(Shape(order))}}), x.size);
     }
     switch (pick(4)) {
-      case 0: dims = {s.numel()}; break;
-      case 1: dims = {s.rank() ? s.rows() : 1, s.rank() ? s.last() : 1}; break;
-      case 2: if (dims.size() < 4) dims.insert(dims.begin() + pick(static_cast<int64_t>(dims.size()) + 1), 1); break;
-      case 3: dims = s.numel() % (B_ * T_) == 0 ? std::vector<int64_t>{B_, T_, s.numel() / (B_ * T_)} : dims; break;
+      case 0:
+        dims = {s.numel()};
+        break;
+      case 1:
+        dims = {s.rank() ? s.rows() : 1, s.rank() ? s.last() : 1};
+        break;
+      case 2:
+        if (dims.size() < 4)
+          dims.insert(dims.begin() + pick(static_cast<int64_t>(dims.size()) + 1), 1);
+        break;
+      case 3:
+        dims =
+            s.numel() % (B_ * T_) == 0 ? std::vector<int64_t>{B_, T_, s.numel() / (B_ * T_)} : dims;
+        break;
     }
     push(b_.reshape(x.value, Shape(dims)), x.size);
   }
@@ -246,8 +294,10 @@ class RandomGraphMaker {
     const Shape& s = shape(x.value);
     std::vector<int64_t> dims(s.begin(), s.end());
     const auto rank = static_cast<int64_t>(dims.size());
-    if (chance(0.5)) dims.erase(dims.begin(), dims.begin() + pick(rank + 1));
-    else std::fill(dims.begin() + pick(rank + 1), dims.end(), 1);
+    if (chance(0.5))
+      dims.erase(dims.begin(), dims.begin() + pick(rank + 1));
+    else
+      std::fill(dims.begin() + pick(rank + 1), dims.end(), 1);
     const Shape target(dims);
     const double count = static_cast<double>(s.numel()) / static_cast<double>(target.numel());
     push(b_.scale(b_.reduce_to(x.value, target), 1 / std::sqrt(count)), x.size);
@@ -281,7 +331,17 @@ class RandomGraphMaker {
       if (count > 1) v = b_.scale(v, 1 / std::sqrt(count));
       loss = !loss.valid() ? v : chance(0.7) ? b_.add(loss, v) : b_.mul(loss, v);
     }
+    // Products of parameters: the gradient of one is the other's very storage, if nobody takes
+    // care.
+    if (chance(0.05)) loss = b_.add(loss, b_.mul(parameter({}, 1), parameter({}, 1)));
     return loss;
+  }
+
+  // A view of a leaf is the leaf's storage: after an update it shows the new value, so it is no
+  // output.
+  bool shows_a_leaf(Value v) const {
+    while (b_.graph()[v.node].op->is_view) v = b_.graph()[v.node].in[0];
+    return b_.graph()[v.node].leaf != Leaf::none;
   }
 
   void add_gradients(Value loss) {
@@ -301,12 +361,16 @@ class RandomGraphMaker {
       grads.push_back(found[i]);
     }
     for (size_t i = 0; i < pool_.size(); ++i)
-      if (chance(0.1) && b_.graph()[pool_[i].value.node].leaf == Leaf::none) b_.output(fmt::format("value{}", i), pool_[i].value);
+      if (chance(0.1) && !shows_a_leaf(pool_[i].value))
+        b_.output(fmt::format("value{}", i), pool_[i].value);
     if (used.empty()) return;
     b_.phase = Phase::optimizer;
-    if (chance(0.4)) adam(used, grads);
-    else if (chance(0.3)) accumulate(grads);
-    else return;
+    if (chance(0.4))
+      adam(used, grads);
+    else if (chance(0.3))
+      accumulate(grads);
+    else
+      return;
     if (chance(0.3)) after_the_update();
   }
 
@@ -320,12 +384,19 @@ class RandomGraphMaker {
     set_scalar(step, 3);
     const Value norm = b_.op("grad_norm", grads);
     ExpressionBuilder e(1);
-    const Term clip = e.apply(Function::div, e.constant(1), e.apply(Function::add, e.operand(0), e.constant(1)));
+    const Term clip =
+        e.apply(Function::div, e.constant(1), e.apply(Function::add, e.operand(0), e.constant(1)));
     for (Value v : {rate, b_.elementwise(e.finish({clip}), {norm}), step}) in.push_back(v);
     std::string decay = "0.1";
     for (size_t i = 1; i < parameters.size(); ++i) decay += i % 2 ? ";0" : ";0.1";
     const auto n = static_cast<int64_t>(parameters.size());
-    const auto out = b_.op_all("adam", in, {{"n", n}, {"decay", decay}, {"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"decoupled", chance(0.5)}});
+    const auto out = b_.op_all("adam", in,
+                               {{"n", n},
+                                {"decay", decay},
+                                {"beta1", 0.9},
+                                {"beta2", 0.95},
+                                {"eps", 1e-8},
+                                {"decoupled", chance(0.5)}});
     for (size_t i = 0; i < parameters.size(); ++i) {
       b_.update(parameters[i], out[i]);
       b_.update(in[2 * parameters.size() + i], out[parameters.size() + i]);
@@ -338,7 +409,8 @@ class RandomGraphMaker {
     const Value beta = leaf(Leaf::input, {}, 1);
     for (Value g : grads) {
       const Value buffer = leaf(Leaf::gradient_buffer, shape(g), 1);
-      b_.update(buffer, b_.op("elementwise", {buffer, beta, g}, {{"expr", "t0=mul(a0,a1);t1=add(t0,a2)->t1"}}));
+      b_.update(buffer, b_.op("elementwise", {buffer, beta, g},
+                              {{"expr", "t0=mul(a0,a1);t1=add(t0,a2)->t1"}}));
     }
   }
 

@@ -1,5 +1,5 @@
-// Tiny gpt models of both shapes, with a few training steps to compare: what the tests of passes and plans
-// share.
+// Tiny gpt models of both shapes, with a few training steps to compare: what the tests of passes
+// and plans share.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,7 +15,8 @@ namespace millrace {
 
 inline constexpr const char* kGpt2Keys = "d_model: 24, num_layers: 2, num_heads: 2";
 inline constexpr const char* kLlamaKeys =
-    "d_model: 24, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 40, positions: rotary, norm: rms_norm, "
+    "d_model: 24, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 40, positions: rotary, norm: "
+    "rms_norm, "
     "activation: swiglu, bias: false, tied_embeddings: false";
 
 struct TinyModel {
@@ -50,7 +51,8 @@ struct Trained {
 inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny, int steps) {
   initialize(session, *tiny.model, 1);
   for (const auto& [name, type] : session.layout().type)
-    if (name.starts_with("m.") || name.starts_with("v.")) session.write<float>(name, std::vector<float>(static_cast<size_t>(type.numel())));
+    if (name.starts_with("m.") || name.starts_with("v."))
+      session.write<float>(name, std::vector<float>(static_cast<size_t>(type.numel())));
   const auto tokens_per_step = static_cast<size_t>(tiny.shape.batch * tiny.shape.length);
   Trained done;
   for (int step = 0; step < steps; ++step) {
@@ -58,20 +60,24 @@ inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny,
     std::vector<int32_t> tokens, targets;
     for (size_t i = 0; i < tokens_per_step; ++i) {
       tokens.push_back(static_cast<int32_t>(random.below(TinyModel::kVocabulary)));
-      targets.push_back(random.below(10) == 0 ? -1 : static_cast<int32_t>(random.below(TinyModel::kVocabulary)));
+      targets.push_back(
+          random.below(10) == 0 ? -1 : static_cast<int32_t>(random.below(TinyModel::kVocabulary)));
     }
-    const float scale = 1.0f / static_cast<float>(tokens_per_step), rate = 3e-3f, number = static_cast<float>(step + 1);
+    const float scale = 1.0f / static_cast<float>(tokens_per_step), rate = 3e-3f,
+                number = static_cast<float>(step + 1);
     session.write<int32_t>("tokens", tokens);
     session.write<int32_t>("targets", targets);
     session.write<float>("loss_scale", std::span(&scale, 1));
     session.write<float>("learning_rate", std::span(&rate, 1));
     session.write<float>("step", std::span(&number, 1));
-    if (session.has("random_key")) session.write<int32_t>("random_key", std::vector<int32_t>{5, 0, step, 0});
+    if (session.has("random_key"))
+      session.write<int32_t>("random_key", std::vector<int32_t>{5, 0, step, 0});
     session.run(plan);
     done.losses.push_back(session.scalar_output(plan, "loss"));
     done.norms.push_back(session.scalar_output(plan, "grad_norm"));
   }
-  for (const Parameter& p : tiny.model->parameters()) done.parameters.push_back(session.read<float>(p.name));
+  for (const Parameter& p : tiny.model->parameters())
+    done.parameters.push_back(session.read<float>(p.name));
   return done;
 }
 

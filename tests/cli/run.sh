@@ -1,0 +1,336 @@
+#!/usr/bin/env bash
+# tests/cli/run.sh BINARY: the program as a person meets it. Refusals: exit code, a message that says where, what
+# was expected, what it got and what to do, and nothing created on disk. Reports: plan, train, signals,
+# colours. Ends with "cli: N passed, 0 failed", or details and exit code 1.
+set -u
+[ $# -eq 1 ] && [ -x "$1" ] || {
+  echo "usage: $0 BINARY" >&2
+  exit 2
+}
+binary=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+work=$(mktemp -d)
+child=
+trap '[ -n "$child" ] && kill -KILL "$child" 2>/dev/null; rm -rf "$work"' EXIT
+export MILLRACE_CACHE=$work/cache # outside the folder that must stay as it is
+unset NO_COLOR CLICOLOR_FORCE
+box=$work/box
+mkdir "$box"
+cd "$box" || exit 1
+passed=0 failed=0
+
+# report NAME PROBLEM: an empty problem is a pass.
+report() {
+  if [ -z "$2" ]; then
+    passed=$((passed + 1))
+    return
+  fi
+  failed=$((failed + 1))
+  printf 'FAILED %s\n%s\n' "$1" "$2"
+  [ -s "$work/out" ] && sed 's/^/    out: /' "$work/out" | head -20
+  [ -s "$work/err" ] && sed 's/^/    err: /' "$work/err" | head -20
+}
+# Runs the program; leaves $code, $work/out and $work/err.
+run() {
+  timeout 120 "$binary" "$@" >"$work/out" 2>"$work/err" </dev/null
+  code=$?
+}
+listing() { find . -printf '%p %y %s %T@\n' | sort; }
+
+# refused NAME CODE WORD... -- ARGUMENT...: the program says no, with these words, and leaves no trace.
+refused() {
+  local name=$1 expected=$2 words=() problem="" before word
+  shift 2
+  while [ "$1" != -- ]; do
+    words+=("$1")
+    shift
+  done
+  shift
+  before=$(listing)
+  run "$@"
+  [ "$code" -eq "$expected" ] || problem+="  exit code $code, expected $expected"$'\n'
+  for word in "${words[@]}"; do
+    grep -qF -e "$word" "$work/err" || problem+="  the message lacks \`$word\`"$'\n'
+  done
+  [ -s "$work/out" ] && problem+="  it wrote to standard output"$'\n'
+  [ "$before" = "$(listing)" ] || problem+="  it changed the folder:"$'\n'$(diff <(echo "$before") <(listing))
+  report "$name" "$problem"
+}
+
+# is_json FILE: one JSON value (RFC 8259) and nothing else.
+is_json() {
+  awk '
+    function space() { while (at <= n && index(" \t\r\n", substr(s, at, 1))) at++ }
+    function take(pattern) {
+      if (!match(substr(s, at), pattern)) return 0
+      at += RLENGTH
+      return 1
+    }
+    function text() { return take("^\"([^\"\\\\]|\\\\[\"\\\\/bfnrtu])*\"") }
+    function list(close_with, is_map) {
+      at++
+      space()
+      if (substr(s, at, 1) == close_with) { at++; return 1 }
+      while (1) {
+        space()
+        if (is_map) {
+          if (!text()) return 0
+          space()
+          if (substr(s, at, 1) != ":") return 0
+          at++
+        }
+        if (!value()) return 0
+        space()
+        if (substr(s, at, 1) == close_with) { at++; return 1 }
+        if (substr(s, at, 1) != ",") return 0
+        at++
+      }
+    }
+    function value(c) {
+      space()
+      c = substr(s, at, 1)
+      if (c == "{") return list("}", 1)
+      if (c == "[") return list("]", 0)
+      if (c == "\"") return text()
+      return take("^(true|false|null|-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?)")
+    }
+    { s = s $0 "\n" }
+    END { n = length(s); at = 1; good = value(); space(); exit !(good && at > n) }
+  ' "$1"
+}
+for text in '{"a": [1, -2.5e3, "x\"y", {}], "b": null}' '[]' '"s"'; do
+  is_json <(echo "$text") || report "the JSON check takes $text" "  it does not"
+done
+for text in '{"a": 1,}' '{a: 1}' '[1 2]' '{"a": nan}' '' '{} {}' '01'; do
+  is_json <(echo "$text") && report "the JSON check refuses $text" "  it does not"
+done
+# field NAME FILE: a number or text of a flat JSON object.
+field() { sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$2" | head -1; }
+
+cat >good.yaml <<'YAML'
+run_name: tiny
+model:
+  type: gpt
+  d_model: 32
+  num_layers: 2
+  num_heads: 2
+data:
+  train: builtin:grammar
+  grammar_chars: 20000
+training:
+  batch_size: 2
+  max_length: 16
+  max_steps: 3
+  log_interval: 1
+sample:
+  length: 10
+YAML
+good_with() { sed "$1" good.yaml >"$2"; }
+
+# --- What is refused, and how.
+good_with 's/num_layers/num_layres/' typo.yaml
+refused "unknown key" 2 'typo.yaml:5:3' '`model.num_layres`' 'expected:' 'got:' 'remedy:' 'did you mean `model.num_layers`' -- train typo.yaml
+refused "unknown key on the command line" 2 'command line' 'training.batchsize' 'training.batch_size' 'remedy:' -- train good.yaml training.batchsize=4
+refused "unknown section" 2 'modle.d_model' 'remedy:' -- train good.yaml modle.d_model=4
+good_with 's/num_layers: 2/num_layers: two/' type.yaml
+refused "wrong type" 2 'type.yaml:5:15' '`model.num_layers`' 'expected: an integer' 'got:      `two`' 'remedy:' -- train type.yaml
+good_with 's/max_length: 16/max_length: [16]/' list.yaml
+refused "a list for a number" 2 'list.yaml:12:15' 'training.max_length' 'expected:' 'got:' 'remedy:' -- train list.yaml
+good_with 's/batch_size: 2/batch_size: 0/' range.yaml
+refused "out of range" 2 'range.yaml:11:15' '`training.batch_size`' 'at least 1' 'got:      `0`' 'remedy:' -- train range.yaml
+refused "out of range on the command line" 2 'command line: training.learning_rate=-1' 'expected:' 'got:' 'remedy:' -- train good.yaml training.learning_rate=-1
+refused "a number that is none" 2 'training.learning_rate' 'expected:' 'got:' -- train good.yaml training.learning_rate=nan
+refused "no such choice" 2 'training.optimizer' 'adamw' 'got:' 'remedy:' -- train good.yaml training.optimizer=adamm
+refused "missing config" 2 'nowhere.yaml' 'remedy:' -- train nowhere.yaml
+refused "a folder as config" 2 'remedy:' -- train .
+: >empty.yaml
+refused "empty config" 2 'empty.yaml:1:1' 'expected:' 'got:' 'remedy:' -- train empty.yaml
+printf 'model: {type: gpt\ntraining: [1, 2\n' >syntax.yaml
+refused "YAML syntax" 2 'syntax.yaml:' 'expected: YAML or JSON' 'got:' 'remedy:' -- plan syntax.yaml
+grep -qE 'syntax\.yaml:[0-9]+:[0-9]+' "$work/err" || report "YAML syntax has a place" "  no line and column"
+printf 'run_name: a\nrun_name: b\n' >twice.yaml
+refused "a key twice" 2 'twice.yaml:2:1' 'run_name' 'remedy:' -- plan twice.yaml
+printf '{"run_name": "x", "model": {"d_model": "wide"}}' >type.json
+refused "wrong type in JSON" 2 'type.json:1:' '`model.d_model`' 'expected: an integer' 'got:' 'remedy:' -- plan type.json
+refused "d_model not divisible by num_heads" 2 'command line: model.num_heads=5' 'expected:' 'got:' 'not divisible' 'model.num_heads=4' -- plan good.yaml model.num_heads=5
+good_with 's/num_heads: 2/num_heads: 5/' heads.yaml
+refused "the same with its place" 2 'heads.yaml:6:14' '`model.num_heads`' 'remedy:' -- train heads.yaml
+refused "missing data" 2 'data.train' 'nowhere.txt' 'expected:' 'got:' 'remedy:' -- train good.yaml data.train=nowhere.txt
+: >empty.txt
+refused "empty data" 2 'data.train' 'empty.txt is empty' 'expected:' 'got:' 'remedy:' -- train good.yaml data.train=empty.txt
+echo short >short.txt
+refused "text shorter than one window" 2 'data.train' 'at least 17 tokens' 'got:      6 tokens' 'training.max_length=' -- train good.yaml data.train=short.txt
+printf 'line one is fine\nbut here \xff\xfe it is not\n' >latin.txt
+refused "invalid UTF-8 with the character tokenizer" 2 'latin.txt:2:10' 'expected: UTF-8' 'FF FE' 'data.tokenizer=byte' -- train good.yaml data.train=latin.txt
+refused "unknown sub-command" 2 'trian' -- trian good.yaml
+refused "unknown flag" 2 '--memroy' -- plan good.yaml --memroy 1GiB
+refused "bad --memory" 2 'command line: --memory lots' 'expected:' 'got:      lots' 'remedy:' -- plan good.yaml --memory lots
+refused "negative --memory" 2 '--memory' 'expected:' 'remedy:' -- plan good.yaml --memory=-5GiB
+refused "two configs" 2 'other.yaml' 'expected:' 'remedy:' -- plan good.yaml other.yaml
+refused "unknown pass" 2 'runtime.passes_off' 'fuse_elementwise' 'got:' 'remedy:' -- plan good.yaml runtime.passes_off=fuse
+refused "run name that is a path" 2 'run_name' 'expected:' 'remedy:' -- train good.yaml --run-name ../outside
+
+# --- plan
+run plan good.yaml
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"
+for word in parameters compute memory 'fits         yes' 'largest that fits' passes; do
+  grep -qF -e "$word" "$work/out" || problem+="  the report lacks \`$word\`"$'\n'
+done
+[ -s "$work/err" ] && problem+="  it wrote to standard error"
+report "plan" "$problem"
+
+run plan good.yaml --json
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"
+is_json "$work/out" || problem+="  not JSON"
+for key in fits parameters arena_bytes largest_batch plan_hash; do
+  [ -n "$(field "$key" "$work/out")" ] || problem+="  no \"$key\""$'\n'
+done
+report "plan --json" "$problem"
+hash=$(field plan_hash "$work/out") arena=$(field arena_bytes "$work/out")
+
+run plan good.yaml --json --why
+is_json "$work/out" && grep -q '"kernel"' "$work/out"
+report "plan --json --why" "$([ $? -eq 0 ] || echo '  not JSON, or without kernels')"
+run plan good.yaml --why
+grep -q 'kernels of the step' "$work/out"
+report "plan --why" "$([ $? -eq 0 ] || echo '  no kernels')"
+
+cat >good.json <<'JSON'
+{"run_name": "tiny", "model": {"type": "gpt", "d_model": 32, "num_layers": 2, "num_heads": 2},
+ "data": {"train": "builtin:grammar", "grammar_chars": 20000},
+ "training": {"batch_size": 2, "max_length": 16, "max_steps": 3, "log_interval": 1}, "sample": {"length": 10}}
+JSON
+run plan good.json --json
+report "the same config as JSON gives the same plan" "$([ "$code" -eq 0 ] && [ "$(field plan_hash "$work/out")" = "$hash" ] || echo "  exit code $code, hash $(field plan_hash "$work/out") against $hash")"
+
+before=$(listing)
+run plan good.yaml --json training.batch_size=3
+report "another batch gives another plan" "$([ "$code" -eq 0 ] && [ "$(field plan_hash "$work/out")" != "$hash" ] || echo '  the same hash')"
+report "plan leaves the folder alone" "$([ "$before" = "$(listing)" ] || echo '  it changed')"
+
+# The exact need is enough; the leanest plan is found; below it, exit code 3 with contributors and remedies.
+run plan good.yaml --memory "$arena"
+report "plan --memory with exactly what is needed" "$([ "$code" -eq 0 ] || echo "  exit code $code")"
+run plan good.yaml --memory 1KB --json
+problem=
+[ "$code" -eq 3 ] || problem+="  exit code $code"
+is_json "$work/out" || problem+="  not JSON"
+[ "$(field fits "$work/out")" = false ] || problem+="  it says that it fits"
+report "plan --memory --json below the need" "$problem"
+leanest=$(field arena_bytes "$work/out")
+limit=$((leanest * 9 / 10))
+refused "plan --memory below the need" 3 'does not fit' 'good.yaml:11:15' 'expected: at most' 'got:' 'largest:' 'remedy:' 'a memory limit of at least' -- plan good.yaml --memory "$limit"
+contributors=$(sed -n 's/.*largest: //p' "$work/err" | tr ',' '\n' | grep -cE '[0-9] (B|[KMG]iB)$')
+report "three largest contributors" "$([ "$contributors" -eq 3 ] || echo "  $contributors")"
+remedies=$(sed -n '/remedy:/,$p' "$work/err" | sed 's/^ *remedy: *//; s/^ *//')
+count=$(echo "$remedies" | grep -c .)
+report "at least three remedies" "$([ "$count" -ge 3 ] || echo "  $count")"
+# Each remedy that is a change of the config does what it says.
+while read -r line; do
+  overrides=$(echo "${line%%(*}" | xargs)
+  case $line in *=*) ;; *) continue ;; esac
+  case $line in *'still too much'*) continue ;; esac
+  # shellcheck disable=SC2086 # several overrides in one remedy
+  run plan good.yaml --memory "$limit" $overrides
+  report "remedy \`$overrides\` fits" "$([ "$code" -eq 0 ] || echo "  exit code $code")"
+done <<<"$remedies"
+refused "train within a limit that is too small" 3 'does not fit' 'remedy:' -- train good.yaml "runtime.memory_limit=$limit"
+
+for config in "$repository"/configs/*.yaml; do
+  run plan "$config" data.train=builtin:grammar data.grammar_chars=20000 training.batch_size=2
+  report "plan $(basename "$config")" "$([ "$code" -eq 0 ] && grep -q 'fits         yes' "$work/out" || echo "  exit code $code")"
+done
+
+# --- train
+run train good.yaml seed=7
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"$'\n'
+for file in config.yaml config.resolved.yaml overrides.txt plan.txt run.json metrics.jsonl checkpoints/checkpoint-3/model.safetensors \
+  checkpoints/checkpoint-3/config.json checkpoints/checkpoint-3/tokenizer.json; do
+  [ -s "runs/latest/$file" ] || problem+="  no $file"$'\n'
+done
+[ "$(ls runs)" = $'latest\ntiny' ] || problem+="  runs/ holds: $(ls runs)"$'\n'
+cmp -s good.yaml runs/latest/config.yaml || problem+="  config.yaml is not the config"$'\n'
+grep -qx 'seed=7' runs/latest/overrides.txt || problem+="  overrides.txt lacks the override"$'\n'
+[ "$(field status runs/latest/run.json)" = "done" ] || problem+="  status $(field status runs/latest/run.json)"$'\n'
+[ "$(field steps runs/latest/run.json)" = 3 ] || problem+="  steps $(field steps runs/latest/run.json)"$'\n'
+for file in run.json checkpoints/checkpoint-3/config.json checkpoints/checkpoint-3/tokenizer.json; do
+  is_json "runs/latest/$file" || problem+="  $file is not JSON"$'\n'
+done
+while read -r line; do
+  is_json <(echo "$line") || problem+="  a line of metrics.jsonl is not JSON: $line"$'\n'
+done <runs/latest/metrics.jsonl
+[ "$(grep -c '"type":"train"' runs/latest/metrics.jsonl)" -eq 3 ] || problem+="  not three metric lines"$'\n'
+grep -q 'where the time went' "$work/out" || problem+="  no account of the time on standard output"$'\n'
+grep -q 'step=3/3' "$work/err" || problem+="  no progress on standard error"$'\n'
+report "train" "$problem"
+
+first=$(readlink -f runs/latest)
+run plan runs/latest/config.resolved.yaml --json
+report "the resolved config gives the same plan" "$([ "$code" -eq 0 ] && [ "$(field plan_hash "$work/out")" = "$hash" ] || echo "  exit code $code, hash $(field plan_hash "$work/out") against $hash")"
+run train good.yaml seed=7 runtime.threads=1
+report "the same seed on one thread gives the same weights" "$([ "$code" -eq 0 ] && [ "$first" != "$(readlink -f runs/latest)" ] && cmp "$first/checkpoints/checkpoint-3/model.safetensors" runs/latest/checkpoints/checkpoint-3/model.safetensors 2>&1 || echo "  exit code $code, or other weights")"
+run train good.yaml --run-name other --max-steps 2 training.grad_accum=2
+report "--run-name, --max-steps and accumulation" "$([ "$code" -eq 0 ] && [ -d runs/other ] && [ "$(field steps runs/latest/run.json)" = 2 ] || echo "  exit code $code")"
+run train good.yaml runs_folder=elsewhere/deep
+report "runs_folder" "$([ "$code" -eq 0 ] && [ -s elsewhere/deep/latest/run.json ] || echo "  exit code $code")"
+
+# --- stopping
+"$binary" train good.yaml training.max_steps=1000000 training.eval_every=1000000 --run-name stopped >"$work/out" 2>"$work/err" </dev/null &
+child=$!
+for _ in $(seq 300); do
+  grep -qs '"type":"train"' runs/stopped/*/metrics.jsonl && break
+  sleep 0.1
+done
+kill -TERM "$child"
+wait "$child"
+code=$?
+child=
+problem=
+[ "$code" -eq 75 ] || problem+="  exit code $code, expected 75"$'\n'
+run_folder=$(echo runs/stopped/*)
+[ "$(field status "$run_folder/run.json")" = stopped ] || problem+="  status $(field status "$run_folder/run.json")"$'\n'
+steps=$(field steps "$run_folder/run.json")
+for file in model.safetensors config.json tokenizer.json; do
+  [ -s "$run_folder/checkpoints/checkpoint-$steps/$file" ] || problem+="  no checkpoint-$steps/$file"$'\n'
+done
+report "SIGTERM" "$problem"
+
+# --- help, version, colour
+run --help
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"
+commands=$(sed -n 's/.*add_subcommand("\([a-z-]*\)".*/\1/p' "$repository"/src/cli/*.cc)
+[ -n "$commands" ] || problem+="  found no sub-commands in src/cli"
+for command in $commands; do
+  grep -qE "millrace $command\b" "$work/out" || problem+="  --help lacks \`$command\`"$'\n'
+done
+report "--help" "$problem"
+cp "$work/out" "$work/help"
+run
+report "no argument is --help" "$([ "$code" -eq 0 ] && cmp "$work/help" "$work/out" 2>&1 || echo "  exit code $code, or another text")"
+for command in $commands; do
+  run "$command" --help
+  report "$command --help" "$([ "$code" -eq 0 ] && grep -q -- '--help' "$work/out" || echo "  exit code $code")"
+done
+run --version
+report "--version" "$([ "$code" -eq 0 ] && grep -qE '^millrace [0-9]+\.[0-9]+' "$work/out" || echo "  exit code $code")"
+
+escape=$'\033\\[[0-9;]*m'
+run plan typo.yaml
+report "no colour into a file" "$(grep -qE "$escape" "$work/err" && echo '  colour')"
+CLICOLOR_FORCE=1 run plan typo.yaml
+report "CLICOLOR_FORCE" "$(grep -qE "$escape" "$work/err" || echo '  no colour')"
+NO_COLOR=1 CLICOLOR_FORCE=1 run plan typo.yaml
+report "NO_COLOR wins" "$(grep -qE "$escape" "$work/err" && echo '  colour')"
+if command -v script >/dev/null; then # a terminal: the bar, with colours and without
+  TERM=xterm script -qec "'$binary' train good.yaml training.max_steps=40" /dev/null >"$work/out" 2>"$work/err" </dev/null
+  report "a bar with colour on a terminal" "$(grep -qaE "$escape" "$work/out" && grep -qa 'train 100%' "$work/out" || echo '  none')"
+  NO_COLOR=1 TERM=xterm script -qec "'$binary' train good.yaml training.max_steps=40" /dev/null >"$work/out" 2>"$work/err" </dev/null
+  report "NO_COLOR on a terminal" "$(grep -qaE "$escape" "$work/out" && echo '  colour')"
+fi
+
+echo "cli: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]
