@@ -42,6 +42,8 @@ void check_passes(const LoadedRun& run) {
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
   auto run = std::make_unique<LoadedRun>();
   const std::string name = request.config.empty() ? "built-in quickstart" : request.config;
+  if (!request.config.empty() && !fs::is_regular_file(request.config))
+    throw Error({.code = ErrorCode::config, .what = "no config file at " + request.config, .where = request.config, .expected = "a YAML or JSON file", .got = fs::is_directory(request.config) ? "a folder" : "nothing there", .remedy = "name a file (configs/ has ready ones), or leave it out for the built-in quickstart"});
   run->config_text = request.config.empty() ? std::string(kQuickstartConfig) : read_file(request.config, 16 << 20);
   run->model = make_model(family_of(run->config_text, name, request.overrides));
   run->settings.declare(run->schema);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/commands.h"
@@ -65,6 +66,11 @@ int run(int argc, char** argv) {
   std::string page = "config";
   CLI::App* docs_app = app.add_subcommand("docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
+  const std::vector<std::string> commands{"train", "plan", "docs"};
+  if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
+    const std::string near = millrace::nearest(argv[1], commands);
+    throw millrace::Error({.code = millrace::ErrorCode::config, .what = fmt::format("no command is called `{}`", argv[1]), .where = "command line", .expected = "train, plan or docs", .got = argv[1], .remedy = near.empty() ? "millrace --help" : fmt::format("did you mean `millrace {}`?", near)});
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -74,8 +74,8 @@ inline void run_instruction(const Instruction& c, float* d, const Source& a, con
     case Function::sub: map_binary(d, a, b, n, [](float x, float y) { return x - y; }); break;
     case Function::mul: map_binary(d, a, b, n, [](float x, float y) { return x * y; }); break;
     case Function::div: map_binary(d, a, b, n, [](float x, float y) { return x / y; }); break;
-    case Function::max: map_binary(d, a, b, n, [](float x, float y) { return x > y ? x : y; }); break;
-    case Function::min: map_binary(d, a, b, n, [](float x, float y) { return x < y ? x : y; }); break;
+    case Function::max: map_binary(d, a, b, n, [](float x, float y) { return x > y || x != x ? x : y; }); break;
+    case Function::min: map_binary(d, a, b, n, [](float x, float y) { return x < y || x != x ? x : y; }); break;
     case Function::neg: map_unary(d, a, n, [](float x) { return -x; }); break;
     case Function::exp: map_unary(d, a, n, vexp); break;
     case Function::log: map_unary(d, a, n, vlog); break;
@@ -83,7 +83,7 @@ inline void run_instruction(const Instruction& c, float* d, const Source& a, con
     case Function::tanh: map_unary(d, a, n, vtanh); break;
     case Function::sigmoid: map_unary(d, a, n, vsigmoid); break;
     case Function::step: map_unary(d, a, n, [](float x) { return x > 0.0f ? 1.0f : 0.0f; }); break;
-    case Function::relu: map_unary(d, a, n, [](float x) { return x > 0.0f ? x : 0.0f; }); break;
+    case Function::relu: map_unary(d, a, n, [](float x) { return x < 0.0f ? 0.0f : x; }); break;
     case Function::silu: map_unary(d, a, n, vsilu); break;
     case Function::silu_grad: map_unary(d, a, n, vsilu_grad); break;
     case Function::gelu: map_unary(d, a, n, vgelu); break;
@@ -93,6 +93,7 @@ inline void run_instruction(const Instruction& c, float* d, const Source& a, con
   }
 }
 
+// Instructions and results together must not exceed kMaxTemporaries.
 // Runs `e` over n <= kTile elements starting at flat index `element`. Results may be the storage of
 // operands: everything is read before the first result is written, except that the last instruction
 // writes its result directly when nothing else is asked for.
@@ -100,7 +101,8 @@ inline void run_tile(const Expression& e, const Source* operands, float* const* 
   alignas(64) static thread_local float temporaries[kMaxTemporaries][kTile];
   Source values[kMaxTemporaries];
   auto source = [&](Term t) -> const Source& { return t.is_operand() ? operands[t.index()] : values[t.index()]; };
-  const bool direct = e.results.size() == 1 && !e.results[0].is_operand() && e.results[0].index() == static_cast<int>(e.code.size()) - 1;
+  const bool direct = e.results.size() == 1 && !e.results[0].is_operand() && e.results[0].index() == static_cast<int>(e.code.size()) - 1 &&
+                      e.code.back().function != Function::constant;
   for (size_t k = 0; k < e.code.size(); ++k) {
     const Instruction& c = e.code[k];
     if (c.function == Function::constant) {
@@ -113,8 +115,16 @@ inline void run_tile(const Expression& e, const Source* operands, float* const* 
     values[k].run = d;
   }
   if (direct) return;
+  // A result that is an operand unchanged may stand where another result is about to be written.
+  Source kept[kMaxTemporaries];
   for (size_t r = 0; r < e.results.size(); ++r) {
-    const Source& s = source(e.results[r]);
+    kept[r] = source(e.results[r]);
+    if (!e.results[r].is_operand() || !kept[r].run || e.results.size() == 1) continue;
+    std::memcpy(temporaries[e.code.size() + r], kept[r].run, static_cast<size_t>(n) * 4);
+    kept[r].run = temporaries[e.code.size() + r];
+  }
+  for (size_t r = 0; r < e.results.size(); ++r) {
+    const Source& s = kept[r];
     if (s.run) std::memmove(results[r], s.run, static_cast<size_t>(n) * 4);
     else std::fill_n(results[r], n, s.number);
   }

@@ -39,6 +39,18 @@ Expression expression_of(const Node& n) {
 }
 bool is_op(const Node& n, std::string_view name) { return n.op->name == name; }
 
+// Whether `e` still reads an input that has the result's shape; without one the shape could not be inferred.
+bool reads_shape(const Graph& g, const Expression& e, const std::vector<Value>& in, const Shape& shape) {
+  bool found = false;
+  auto look = [&](Term t) { found = found || (t.is_operand() && g.type(in[static_cast<size_t>(t.index())]).shape == shape); };
+  for (const Instruction& c : e.code) {
+    if (function_arity(c.function) >= 1) look(c.a);
+    if (function_arity(c.function) >= 2) look(c.b);
+  }
+  for (Term t : e.results) look(t);
+  return found;
+}
+
 // An element-wise node from an expression and inputs, equal and unused inputs removed.
 Node elementwise_node(const Graph& g, const Expression& expression, const std::vector<Value>& in, const Node& like) {
   std::vector<int> same_as(in.size()), operand_of;
@@ -83,24 +95,19 @@ Graph simplify(const Graph& graph) {
       const Expression folded = b.finish(b.inline_expression(e, terms));
       if (folded.results.size() == 1 && folded.passthrough(0) >= 0) {
         const Value v = node.in[static_cast<size_t>(folded.passthrough(0))];
-        if (r.to.type(v) == n.out[0]) { r.map({id, 0}, v); continue; }
+        // Not onto a leaf: its storage may take a new value while this one is still wanted.
+        Value root = v;
+        while (r.to[root.node].op->is_view) root = r.to[root.node].in[0];
+        if (r.to.type(v) == n.out[0] && r.to[root.node].leaf == Leaf::none) { r.map({id, 0}, v); continue; }
       }
-      bool carries_shape = false;
-      std::vector<bool> read(static_cast<size_t>(e.operands), false);
-      for (const Instruction& c : folded.code) {
-        if (function_arity(c.function) >= 1 && c.a.is_operand()) read[static_cast<size_t>(c.a.index())] = true;
-        if (function_arity(c.function) >= 2 && c.b.is_operand()) read[static_cast<size_t>(c.b.index())] = true;
-      }
-      for (Term t : folded.results) if (t.is_operand()) read[static_cast<size_t>(t.index())] = true;
-      for (size_t i = 0; i < read.size(); ++i) carries_shape = carries_shape || (read[i] && r.to.type(node.in[i]).shape == n.out[0].shape);
-      if (carries_shape) node = elementwise_node(r.to, folded, node.in, n);
+      if (reads_shape(r.to, folded, node.in, n.out[0].shape)) node = elementwise_node(r.to, folded, node.in, n);
       // add(embedding_grad(ids, dy), x): scatter into x instead of into zeros.
       const std::string text = node.attrs.text("expr");
       if (text == "t0=add(a0,a1)->t0") {
         for (size_t side : {size_t{0}, size_t{1}}) {
           const Value v = node.in[side], other = node.in[1 - side];
           const Node& source = r.to[v.node];
-          if (!is_op(source, "embedding_grad") || source.in.size() != 2 || r.to.type(other) != node.out[0]) continue;
+          if (!is_op(source, "embedding_grad") || source.in.size() != 2 || source.out[0] != node.out[0] || r.to.type(other) != node.out[0]) continue;
           if (users[static_cast<size_t>(n.in[side].node)].size() != 1) continue;
           Node merged = source;
           merged.in.push_back(other);
@@ -203,7 +210,9 @@ Graph fuse_elementwise(const Graph& graph) {
         auto results = b.inline_expression(ce, c_terms);
         const size_t c_outputs = results.size();
         if (others) results.insert(results.end(), p_results.begin(), p_results.end());
-        Node fused = elementwise_node(g, b.finish(results), in, c);
+        const Expression joined = b.finish(results);
+        if (!reads_shape(g, joined, in, c.out[0].shape)) continue;
+        Node fused = elementwise_node(g, joined, in, c);
         g[id] = std::move(fused);
         if (others) {
           auto redirect = [&](Value& value) {

@@ -80,6 +80,13 @@ void assign_buffers(Plan& plan) {
         // The input must die here: no later reader of anything that shares its buffer.
         if (b.in_state || b.last > id || b.bytes != aligned(n.out[o].bytes())) continue;
         if (std::find(taken.begin(), taken.end(), candidate) != taken.end()) continue;
+        // Read through another input too (a value used twice, a view): only if that one may be overwritten as well.
+        bool shared = false;
+        for (size_t i = 0; i < n.in.size(); ++i) {
+          if (buffer_in(n.in[i]) != candidate) continue;
+          shared = shared || std::none_of(pairs.begin(), pairs.end(), [&](const InPlace& q) { return q.out == static_cast<int>(o) && q.in == static_cast<int>(i); });
+        }
+        if (shared) continue;
         buffer = candidate;
       }
       if (buffer >= 0) {

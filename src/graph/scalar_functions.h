@@ -35,8 +35,9 @@ T scalar_function(Function f, T x, T y) {
     case Function::sub: return x - y;
     case Function::mul: return x * y;
     case Function::div: return x / y;
-    case Function::max: return x > y ? x : y;
-    case Function::min: return x < y ? x : y;
+    // NaN goes through max, min and relu, whichever side it is on.
+    case Function::max: return x > y || x != x ? x : y;
+    case Function::min: return x < y || x != x ? x : y;
     case Function::neg: return -x;
     case Function::exp: return std::exp(x);
     case Function::log: return std::log(x);
@@ -44,7 +45,7 @@ T scalar_function(Function f, T x, T y) {
     case Function::tanh: return std::tanh(x);
     case Function::sigmoid: return sigmoid(x);
     case Function::step: return x > T(0) ? T(1) : T(0);
-    case Function::relu: return x > T(0) ? x : T(0);
+    case Function::relu: return x < T(0) ? T(0) : x;
     case Function::silu: return x * sigmoid(x);
     case Function::silu_grad: {
       const T s = sigmoid(x);

@@ -7,6 +7,10 @@
 // a row passes no gradient.
 #include "ops/attention.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "graph/scalar_functions.h"
 #include "ops/card.h"
 

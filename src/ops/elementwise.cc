@@ -89,7 +89,9 @@ void reference(const RefCall<T>& c) {
         value[k] = scalar_function<T>(i.function, term(i.a), function_arity(i.function) == 2 ? term(i.b) : T(0));
       }
     }
-    for (size_t r = 0; r < e.results.size(); ++r) c.out(r)[index] = term(e.results[r]);
+    std::vector<T> done;  // all of them first: a result may stand in the storage of an operand that is one
+    for (Term t : e.results) done.push_back(term(t));
+    for (size_t r = 0; r < done.size(); ++r) c.out(r)[index] = done[r];
   }
 }
 

@@ -17,7 +17,7 @@ struct Program {
 
 std::string decline(const OpSite& site) {
   const Expression e = Expression::parse(site.attrs.text("expr"), static_cast<int>(site.in.size()));
-  if (e.code.size() > kMaxTemporaries || site.in.size() > kMaxOperands ||
+  if (e.code.size() + e.results.size() > kMaxTemporaries || site.in.size() > kMaxOperands ||
       site.out.size() > kMaxResults)
     return "expression too large";
   return "";

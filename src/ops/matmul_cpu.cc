@@ -28,7 +28,7 @@ std::string decline(const OpSite& site) {
   if (site.attrs.integer("batched", 0)) return "batched product with an epilogue";
   const Expression e =
       Expression::parse(site.attrs.text("expr"), static_cast<int>(site.in.size()) - 1);
-  if (e.code.size() > kMaxTemporaries || site.in.size() > kMaxOperands ||
+  if (e.code.size() + e.results.size() > kMaxTemporaries || site.in.size() > kMaxOperands ||
       site.out.size() > kMaxResults)
     return "epilogue too large";
   for (size_t i = 2; i < site.in.size(); ++i) {

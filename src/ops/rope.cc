@@ -1,6 +1,8 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864) on packed q, k, v heads, in the layout
 // that pairs element d with d + K/2 (Hugging Face Llama, "rotate_half"): rotates q and k, copies v.
 // The gradient of a rotation is the rotation back.
+#include <cmath>
+
 #include "ops/card.h"
 
 namespace millrace {

@@ -48,7 +48,7 @@ void Settings::declare(Schema& s) {
   s.integer("training.log_interval", &log_interval).range(1, 1e9).help("Updates between metric lines.");
 
   s.bytes("runtime.memory_limit", &memory_limit).min(0).help("Memory the plan must fit in; 0: no limit.");
-  s.boolean("runtime.recompute", &recompute).help("May run parts of the forward pass twice to fit memory_limit; the losses keep their bits.");
+  s.boolean("runtime.recompute", &recompute).help("May run parts of the forward pass twice to fit memory_limit; recomputed values have the same bits.");
   s.integer("runtime.threads", &threads).range(0, 256).help("CPU threads; 0: all. The results do not depend on it.");
   s.text_list("runtime.passes_off", &passes_off).help("Graph passes to leave out, by name; for finding faults.");
 
