@@ -16,11 +16,15 @@ double update_flops(const Programs& p, const Settings& s) {
 }
 
 int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
-  int64_t snapshot = 0;  // a checkpoint is written from a copy of the parameters
-  for (const Parameter& p : model.parameters()) snapshot += p.shape.numel() * 4;
+  // A checkpoint is written from a copy of the parameters; one that is laid out anew exists twice for a moment.
+  int64_t snapshot = 0, twice = 0;
+  for (const Parameter& p : model.parameters()) {
+    snapshot += p.shape.numel() * 4;
+    if (p.transposed || p.part_widths.size() > 1) twice = std::max(twice, p.shape.numel() * 4);
+  }
   cpu::gemm_warm_up();
   malloc_trim(0);  // planning's own garbage is not part of the run
-  return resident_bytes() + programs.total_bytes() + snapshot;
+  return resident_bytes() + programs.total_bytes() + snapshot + twice;
 }
 
 std::vector<Contributor> contributors(const Programs& programs) {

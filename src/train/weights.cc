@@ -40,10 +40,14 @@ void for_part(const Parameter& p, int64_t begin, int64_t width, const F& f) {
 
 }  // namespace
 
-std::vector<NamedTensor> to_external(const Parameter& p, const std::vector<float>& values) {
+std::vector<NamedTensor> to_external(const Parameter& p, std::vector<float> values) {
   std::vector<NamedTensor> tensors;
   int64_t begin = 0;
   const auto widths = widths_of(p);
+  if (widths.size() == 1 && !p.transposed) {
+    tensors.push_back({p.external[0], external_shape(p, widths[0]), std::move(values)});
+    return tensors;
+  }
   for (size_t i = 0; i < widths.size(); ++i) {
     NamedTensor t{p.external[i], external_shape(p, widths[i]), std::vector<float>(static_cast<size_t>(p.shape.rows() * widths[i]))};
     for_part(p, begin, widths[i], [&](size_t ours, size_t theirs) { t.values[theirs] = values[ours]; });

@@ -21,8 +21,9 @@ struct NamedTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
-// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own layout.
-std::vector<NamedTensor> to_external(const Parameter& parameter, const std::vector<float>& values);
+// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own layout; where the
+// layouts agree it is moved, not copied.
+std::vector<NamedTensor> to_external(const Parameter& parameter, std::vector<float> values);
 std::vector<float> from_external(const Parameter& parameter, const std::function<NamedTensor(const std::string&)>& fetch);
 
 // Writes model.safetensors, config.json and tokenizer.json into `folder`.
