@@ -1,4 +1,5 @@
 // The program: parses the command line, runs a sub-command, and is the one place where errors are caught.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -90,6 +91,9 @@ int main(int argc, char** argv) {
     std::fputs("millrace: this CPU lacks AVX2 and FMA, which Millrace needs (x86-64-v3, 2013 and later)\n", stderr);
     return 1;
   }
+  // Large blocks go back to the system when they are freed, always: glibc would keep them after the first, and
+  // the memory of a run could not be predicted.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   try {
     return run(argc, argv);
   } catch (const millrace::Error& e) {

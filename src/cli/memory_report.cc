@@ -11,6 +11,11 @@
 
 namespace millrace {
 
+namespace {
+// Pages of kernels, libraries and stacks that the first step touches: 3 to 5 MiB on the example configs.
+constexpr int64_t kFirstStepBytes = 4 << 20;
+}  // namespace
+
 double update_flops(const Programs& p, const Settings& s) {
   return p.step.flops + (p.accumulate ? p.accumulate->flops * static_cast<double>(s.grad_accum - 1) : 0.0);
 }
@@ -24,7 +29,7 @@ int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
   }
   cpu::gemm_warm_up();
   malloc_trim(0);  // planning's own garbage is not part of the run
-  return resident_bytes() + programs.total_bytes() + snapshot + twice;
+  return resident_bytes() + programs.total_bytes() + snapshot + twice + kFirstStepBytes;
 }
 
 std::vector<Contributor> contributors(const Programs& programs) {
@@ -79,6 +84,7 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
   for (const Parameter& p : run.model->parameters())
     if (p.name.starts_with("layers.")) layers = std::max<int64_t>(layers, std::stoll(p.name.substr(7)) + 1);
   if (layers > 1) halve("model.num_layers", layers, "a smaller model");
+  if (list.size() < 3) halve("model.d_model", run.model->parameters().front().shape.last(), "a narrower model");
   if (list.size() < 3) {
     RunRequest changed = request;
     changed.overrides.push_back("training.optimizer=sgd");
