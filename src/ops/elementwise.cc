@@ -127,6 +127,7 @@ std::vector<OpCase> cases() {
   list.push_back({{normal_input({2, 17}), index_input({4}, 1000)}, {{"expr", "t0=keep(a1,0.25,3);t1=mul(a0,t0)->t1"}}});
   list.push_back({{normal_input({1}), normal_input({1})}, {{"expr", "t0=constant(0.5);t1=mul(a0,t0);t2=tanh(t1);t3=add(t2,a1)->t3"}}});
   list.push_back({{normal_input({0, 3}), normal_input({3})}, {{"expr", "t0=add(a0,a1)->t0"}}});
+  list.push_back({{normal_input({0, 3}), normal_input({0, 1})}, {{"expr", "t0=mul(a0,a1)->t0"}}});
   list.push_back({{normal_input({3, 700}), normal_input({700}), normal_input({3, 700})}, {{"expr", "t0=add(a0,a1);t1=gelu_tanh(t0);t2=add(t1,a2)->t2,t0"}}, false});
   return list;
 }

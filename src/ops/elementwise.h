@@ -42,7 +42,8 @@ inline std::string operand_layout(const TensorType& in, const Shape& out, Operan
     prefix = ended ? in.shape[i] == 1 : in.shape[i] == out[i];
   }
   if (prefix) {
-    layout = {Broadcast::prefix, out.numel() / in.shape.numel()};
+    layout = {Broadcast::prefix, 1};
+    for (int i = 0; i < rank && in.shape.last(i) == 1; ++i) layout.period *= out.last(i);
     return "";
   }
   return in.shape.str() + " does not broadcast to " + out.str();
