@@ -2,7 +2,7 @@
 // and partial results are combined in a fixed order: the same bits for any number of threads.
 // The caller works too and waits only for tasks that somebody has taken: when another program holds a core,
 // its share is done by the others instead of being waited for. (A fork-join region of OpenMP waits for every
-// thread to arrive; on a busy machine that cost ten times the work itself.)
+// thread to arrive.)
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -36,7 +36,6 @@ MemoryClass leaf_class(Leaf leaf) {
 // Assigns buffers: leaves and views first, in-place results share, the rest get their own.
 void assign_buffers(Plan& plan) {
   const Graph& g = plan.graph;
-  std::vector<NodeId> last(g.nodes.size(), -1);  // per node: last reader of any output
   std::vector<std::vector<NodeId>> last_use(g.nodes.size());
   for (NodeId id = 0; id < g.size(); ++id) last_use[static_cast<size_t>(id)].assign(g[id].out.size(), id);
   for (NodeId id = 0; id < g.size(); ++id)

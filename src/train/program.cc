@@ -154,10 +154,7 @@ Programs make_programs(const Model& model, const Settings& settings, BatchShape 
   for (int64_t rows : {256, 64, 16}) {
     options.head_chunk_rows = std::min(rows, shape.batch * shape.length);
     programs = attempt(options);
-    if (programs.total_bytes() <= limit || !settings.recompute) {
-      if (programs.total_bytes() <= limit) return programs;
-      continue;
-    }
+    if (programs.total_bytes() <= limit) return programs;
   }
   if (!settings.recompute) return programs;
   options.recompute.cheap = true;

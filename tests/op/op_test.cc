@@ -130,11 +130,9 @@ TEST_P(OpGradient, MatchesFiniteDifferences) {
   const auto out = b.op_all(card->name, in, c.attrs);
   // Outputs that exist for the backward pass only (statistics, gradients made in advance) take no cotangent.
   std::vector<Seed> seeds;
-  std::vector<size_t> seeded;
   const size_t differentiable = card->name == "elementwise" ? out.size() : 1;
   for (size_t o = 0; o < differentiable; ++o) {
     seeds.push_back({out[o], b.leaf(Leaf::input, fmt::format("cotangent{}", o), b.type(out[o]))});
-    seeded.push_back(o);
   }
   std::vector<Value> wanted;
   std::vector<size_t> which;
