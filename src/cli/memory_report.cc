@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include <fmt/ranges.h>
+
 #include "core/process.h"
 #include "core/text.h"
 #include "cpu/gemm.h"
@@ -48,56 +50,66 @@ std::vector<Contributor> contributors(const Programs& programs) {
   return list;
 }
 
+namespace {
+// A change of the config, planned: what it needs at its leanest useful value.
+struct Remedy {
+  std::string change, cost;
+  int64_t need;
+};
+}  // namespace
+
 std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit, Backend& backend) {
   const Settings& s = run.settings;
   cpu::gemm_set_measuring(false);  // sizes only
-  std::vector<std::string> list;
-  if (const int64_t batch = std::min(s.batch_size, largest_batch(*run.model, s, limit, backend)); batch >= 1 && batch < s.batch_size)
-    list.push_back(fmt::format("training.batch_size={} training.grad_accum={} (the same optimisation batch or a little more)", batch, (s.batch_size * s.grad_accum + batch - 1) / batch));
-  // Other keys: the first halving that fits.
-  auto halve = [&](const char* key, int64_t value, const char* cost) {
-    for (value /= 2; value >= 1; value /= 2) {
-      RunRequest changed = request;
-      changed.overrides.push_back(fmt::format("{}={}", key, value));
-      try {
-        const auto loaded = load_run(changed);
-        Settings with = loaded->settings;
-        with.memory_limit = limit;
-        const int64_t need = make_programs(*loaded->model, with, {with.batch_size, with.max_length}, backend).total_bytes();
-        if (need > limit) continue;
-        list.push_back(fmt::format("{}={} ({}; needs {})", key, value, cost, human_bytes(need)));
-        return;
-      } catch (const Error&) {
-        return;  // the smaller value contradicts another key
-      }
+  std::vector<Remedy> planned;
+  // False: the change contradicts another key.
+  auto try_change = [&](const std::vector<std::string>& changes, const char* cost) {
+    RunRequest changed = request;
+    changed.overrides.insert(changed.overrides.end(), changes.begin(), changes.end());
+    try {
+      const auto loaded = load_run(changed);
+      Settings with = loaded->settings;
+      with.memory_limit = limit;
+      const int64_t need = make_programs(*loaded->model, with, {with.batch_size, with.max_length}, backend).total_bytes();
+      planned.push_back({fmt::format("{}", fmt::join(changes, " ")), cost, need});
+      return true;
+    } catch (const Error&) {
+      return false;
     }
   };
-  if (!s.recompute) {
-    Settings with = s;
-    with.recompute = true;
-    with.memory_limit = limit;
-    const int64_t need = make_programs(*run.model, with, {s.batch_size, s.max_length}, backend).total_bytes();
-    if (need <= limit) list.push_back(fmt::format("runtime.recompute=true (the same losses, more time; needs {})", human_bytes(need)));
+  // The first halving that fits, or the smallest there is.
+  auto halve = [&](const char* key, int64_t value, const char* cost) {
+    const size_t before = planned.size();
+    for (value /= 2; value >= 1 && try_change({fmt::format("{}={}", key, value)}, cost); value /= 2) {
+      if (planned.size() > before + 1) planned.erase(planned.end() - 2);
+      if (planned.back().need <= limit) return;
+    }
+  };
+  if (s.batch_size > 1) {
+    const int64_t batch = std::clamp<int64_t>(largest_batch(*run.model, s, limit, backend), 1, s.batch_size - 1);
+    try_change({fmt::format("training.batch_size={}", batch), fmt::format("training.grad_accum={}", (s.batch_size * s.grad_accum + batch - 1) / batch)}, "the same optimisation batch or a little more");
   }
+  if (!s.recompute) try_change({"runtime.recompute=true"}, "the same losses, more time");
   halve("training.max_length", s.max_length, "shorter sequences");
   int64_t layers = 0;
   for (const Parameter& p : run.model->parameters())
     if (p.name.starts_with("layers.")) layers = std::max<int64_t>(layers, std::stoll(p.name.substr(7)) + 1);
-  if (layers > 1) halve("model.num_layers", layers, "a smaller model");
-  if (list.size() < 3) halve("model.d_model", run.model->parameters().front().shape.last(), "a narrower model");
-  if (list.size() < 3) {
-    RunRequest changed = request;
-    changed.overrides.push_back("training.optimizer=sgd");
-    changed.overrides.push_back("training.momentum=0");
-    const auto loaded = load_run(changed);
-    Settings with = loaded->settings;
-    with.memory_limit = limit;
-    const int64_t need = make_programs(*loaded->model, with, {with.batch_size, with.max_length}, backend).total_bytes();
-    list.push_back(fmt::format("training.optimizer=sgd training.momentum=0 (no optimizer state, another optimisation; needs {}{})", human_bytes(need), need <= limit ? "" : ", still too much alone"));
-  }
+  halve("model.num_layers", layers, "a smaller model");
+  halve("model.d_model", run.model->parameters().front().shape.last(), "a narrower model");
+  if (s.optimizer.kind != "sgd") try_change({"training.optimizer=sgd", "training.momentum=0"}, "no optimizer state, another optimisation");
   Settings lean = s;
   lean.memory_limit = 1;  // the leanest plan there is
-  list.push_back(fmt::format("a memory limit of at least {}", human_bytes(make_programs(*run.model, lean, {s.batch_size, s.max_length}, backend).total_bytes())));
+  const int64_t least = make_programs(*run.model, lean, {s.batch_size, s.max_length}, backend).total_bytes();
+  // Those that fit as they come, then those that come nearest.
+  const auto enough = std::stable_partition(planned.begin(), planned.end(), [&](const Remedy& r) { return r.need <= limit; });
+  planned.erase(std::remove_if(enough, planned.end(), [&](const Remedy& r) { return r.need >= least; }), planned.end());
+  std::stable_sort(enough, planned.end(), [](const Remedy& a, const Remedy& b) { return a.need < b.need; });
+  std::vector<std::string> list;
+  for (const Remedy& r : planned) {
+    if (list.size() >= 3 && r.need > limit) break;
+    list.push_back(fmt::format("{} ({}; needs {}{})", r.change, r.cost, human_bytes(r.need), r.need <= limit ? "" : ", not enough alone"));
+  }
+  list.push_back(fmt::format("a memory limit of at least {}", human_bytes(least)));
   cpu::gemm_set_measuring(true);
   return list;
 }

@@ -143,37 +143,38 @@ Programs make_programs(const Model& model, const Settings& settings, BatchShape 
     if (accumulate) p.accumulate = make_plan(*accumulate, options, chooser);
     return p;
   };
+  const int64_t limit = settings.memory_limit, layers = std::ssize(recompute_units(step));
   PassOptions options;
   options.off.insert(settings.passes_off.begin(), settings.passes_off.end());
   Programs programs = attempt(options);
-  const int64_t limit = settings.memory_limit;
-  if (limit == 0 || programs.total_bytes() <= limit) return programs;
-
-  // Cheapest first: fewer logits at once costs next to nothing, then norms and activations again, then
-  // whole layers again, as few as needed.
-  for (int64_t rows : {256, 64, 16}) {
+  auto fits = [&](const Programs& p) { return limit == 0 || p.total_bytes() <= limit; };
+  // Recomputation changes no bit of the losses, so it comes first: norms and activations again, then
+  // whole layers again, as few as needed. Fewer logits at once sum the head's gradient in another
+  // order, and below the kernel's own choice its weights are read too often.
+  for (int64_t rows : {0, 256, 64, 16}) {
+    options.recompute = {};
     options.head_chunk_rows = std::min(rows, shape.batch * shape.length);
+    if (rows > 0) programs = attempt(options);
+    if (fits(programs)) return programs;
+    if (!settings.recompute) continue;
+    options.recompute.cheap = true;
     programs = attempt(options);
-    if (programs.total_bytes() <= limit) return programs;
-  }
-  if (!settings.recompute) return programs;
-  options.recompute.cheap = true;
-  programs = attempt(options);
-  if (programs.total_bytes() <= limit) return programs;
-  int64_t low = 1, high = static_cast<int64_t>(recompute_units(step).size());
-  options.recompute.whole_layers = high;
-  programs = attempt(options);
-  if (programs.total_bytes() > limit) return programs;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    options.recompute.whole_layers = middle;
-    Programs candidate = attempt(options);
-    if (candidate.total_bytes() <= limit) {
-      programs = std::move(candidate);
-      high = middle;
-    } else {
-      low = middle + 1;
+    if (fits(programs)) return programs;
+    options.recompute.whole_layers = layers;
+    programs = attempt(options);
+    if (!fits(programs)) continue;
+    for (int64_t low = 1, high = layers; low < high;) {
+      const int64_t middle = (low + high) / 2;
+      options.recompute.whole_layers = middle;
+      Programs candidate = attempt(options);
+      if (fits(candidate)) {
+        programs = std::move(candidate);
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
     }
+    return programs;
   }
   return programs;
 }
