@@ -1,5 +1,5 @@
-// Microbenchmarks generated from the op cards: every kernel that accepts a card's benchmark sizes, with
-// GFLOP/s and GB/s from the card's own cost. Run one op: bench/micro --benchmark_filter=matmul
+// Microbenchmarks generated from the op cards: every kernel that accepts a card's benchmark sizes,
+// with GFLOP/s and GB/s from the card's own cost. Run one op: bench/micro --benchmark_filter=matmul
 #include <benchmark/benchmark.h>
 
 #include "core/rng.h"
@@ -25,14 +25,16 @@ std::vector<float> fill(const CaseInput& input, uint64_t stream) {
     } else if (input.fill == CaseInput::Fill::constant) {
       v = static_cast<float>(input.value);
     } else {
-      const double x = random.uniform() * 2 - 1;  // bounded and quick: these are timings, not values
+      const double x =
+          random.uniform() * 2 - 1;  // bounded and quick: these are timings, not values
       v = static_cast<float>(input.fill == CaseInput::Fill::positive ? 0.3 + std::abs(x) : x);
     }
   }
   return values;
 }
 
-void run(benchmark::State& state, const OpCard& card, const cpu::Kernel& kernel, const Problem& problem) {
+void run(benchmark::State& state, const OpCard& card, const cpu::Kernel& kernel,
+         const Problem& problem) {
   std::vector<std::vector<float>> in, out;
   for (size_t i = 0; i < problem.in.size(); ++i) in.push_back(fill(problem.op_case.in[i], i));
   for (const TensorType& t : problem.out) out.emplace_back(static_cast<size_t>(t.numel()));
@@ -40,13 +42,16 @@ void run(benchmark::State& state, const OpCard& card, const cpu::Kernel& kernel,
   std::vector<void*> out_data;
   for (auto& v : in) in_data.push_back(v.data());
   for (auto& v : out) out_data.push_back(v.data());
-  std::vector<float> workspace(static_cast<size_t>(kernel.workspace_bytes ? kernel.workspace_bytes(problem.site()) / 4 + 16 : 0));
+  std::vector<float> workspace(static_cast<size_t>(
+      kernel.workspace_bytes ? kernel.workspace_bytes(problem.site()) / 4 + 16 : 0));
   const auto prepared = kernel.prepare ? kernel.prepare(problem.site()) : nullptr;
   const cpu::Call call{problem.site(), in_data, out_data, workspace.data(), prepared.get()};
   for (auto _ : state) kernel.run(call);
   const Cost cost = card.cost ? card.cost(problem.site()) : Cost{0, traffic(problem.site())};
-  state.counters["GFLOP/s"] = benchmark::Counter(cost.flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["GB/s"] = benchmark::Counter(cost.bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(cost.flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GB/s"] =
+      benchmark::Counter(cost.bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void register_all() {
@@ -58,11 +63,18 @@ void register_all() {
       const std::string fault = card->infer(c.attrs, problem->in, problem->out);
       MR_CHECK(fault.empty(), "{}: {}", card->name, fault);
       std::string shapes;
-      for (size_t i = 0; i < std::min<size_t>(2, problem->in.size()); ++i) shapes += problem->in[i].shape.str();
+      for (size_t i = 0; i < std::min<size_t>(2, problem->in.size()); ++i)
+        shapes += problem->in[i].shape.str();
       for (const cpu::Kernel& kernel : cpu::kernels_of(card->name, cpu::best_isa())) {
         if (kernel.decline && !kernel.decline(problem->site()).empty()) continue;
-        const std::string name = fmt::format("{}/{}/{}/{}", card->name, kernel.name, shapes, c.attrs.str());
-        benchmark::RegisterBenchmark(name.c_str(), [card, &kernel, problem](benchmark::State& state) { run(state, *card, kernel, *problem); })->UseRealTime()->Unit(benchmark::kMicrosecond);
+        const std::string name =
+            fmt::format("{}/{}/{}/{}", card->name, kernel.name, shapes, c.attrs.str());
+        benchmark::RegisterBenchmark(name.c_str(),
+                                     [card, &kernel, problem](benchmark::State& state) {
+                                       run(state, *card, kernel, *problem);
+                                     })
+            ->UseRealTime()
+            ->Unit(benchmark::kMicrosecond);
       }
     }
   }

@@ -9,8 +9,8 @@ namespace millrace {
 
 struct TrainArguments {
   RunRequest request;
-  std::string run_name;   // --run-name
-  int64_t max_steps = -1; // --max-steps
+  std::string run_name;    // --run-name
+  int64_t max_steps = -1;  // --max-steps
 };
 int train_command(TrainArguments arguments);
 
@@ -21,7 +21,8 @@ struct PlanArguments {
 };
 int plan_command(const PlanArguments& arguments);
 
-// Prints docs/CONFIG.md ("config") or docs/OPS.md ("ops"): pages generated from the schema and the op cards.
+// Prints docs/CONFIG.md ("config") or docs/OPS.md ("ops"): pages generated from the schema and the
+// op cards.
 int docs_command(const std::string& page);
 
 }  // namespace millrace

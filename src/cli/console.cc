@@ -19,12 +19,16 @@ int terminal_width() {
 
 std::string clock_text(double seconds) {
   const auto s = static_cast<int64_t>(seconds + 0.5);
-  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60) : fmt::format("{}:{:02}", s / 60, s % 60);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
 }  // namespace
 
-Console::Console(std::optional<double> entropy) : terminal_(isatty(STDERR_FILENO) != 0), colour_(wants_colour(STDERR_FILENO)), entropy_(entropy) {}
+Console::Console(std::optional<double> entropy)
+    : terminal_(isatty(STDERR_FILENO) != 0),
+      colour_(wants_colour(STDERR_FILENO)),
+      entropy_(entropy) {}
 
 Console::~Console() {
   if (bar_shown_) std::fputs("\r\033[K", stderr);
@@ -45,25 +49,35 @@ void Console::step(const StepReport& r) {
     // A file or a scheduler's log: a line now and then, never a bar.
     if (!last && last_line_ns_ != 0 && now - last_line_ns_ < 10'000'000'000) return;
     last_line_ns_ = now;
-    line(fmt::format("step={}/{} loss={:.4f} lr={:.2e} grad_norm={:.3f} tok/s={:.0f} wait={:.1f}% elapsed={} left={}", r.step, r.total, r.loss, r.learning_rate, r.grad_norm, r.tokens_per_second, 100 * r.input_wait_share, clock_text(r.elapsed_seconds), clock_text(r.remaining_seconds)));
+    line(fmt::format(
+        "step={}/{} loss={:.4f} lr={:.2e} grad_norm={:.3f} tok/s={:.0f} wait={:.1f}% elapsed={} "
+        "left={}",
+        r.step, r.total, r.loss, r.learning_rate, r.grad_norm, r.tokens_per_second,
+        100 * r.input_wait_share, clock_text(r.elapsed_seconds), clock_text(r.remaining_seconds)));
     return;
   }
   if (!last && now - last_drawn_ns_ < 250'000'000) return;
   last_drawn_ns_ = now;
   const double share = static_cast<double>(r.step) / static_cast<double>(r.total);
-  const std::string tail = fmt::format(" {}/{}  loss {:.3f}  lr {:.1e}  {} tok/s  wait {:.0f}%  {}<{}", with_commas(r.step), with_commas(r.total), r.loss, r.learning_rate, human_count(r.tokens_per_second), 100 * r.input_wait_share, clock_text(r.elapsed_seconds), clock_text(r.remaining_seconds));
+  const std::string tail = fmt::format(
+      " {}/{}  loss {:.3f}  lr {:.1e}  {} tok/s  wait {:.0f}%  {}<{}", with_commas(r.step),
+      with_commas(r.total), r.loss, r.learning_rate, human_count(r.tokens_per_second),
+      100 * r.input_wait_share, clock_text(r.elapsed_seconds), clock_text(r.remaining_seconds));
   const int room = std::clamp(terminal_width() - static_cast<int>(tail.size()) - 12, 4, 40);
   const int full = static_cast<int>(std::lround(share * room));
   std::string bar;
   for (int i = 0; i < room; ++i) bar += i < full ? "━" : "─";
-  std::fprintf(stderr, "\r\033[Ktrain %3.0f%% %s%s%s%s", 100 * share, colour_ ? "\033[36m" : "", bar.c_str(), colour_ ? "\033[0m" : "", tail.c_str());
+  std::fprintf(stderr, "\r\033[Ktrain %3.0f%% %s%s%s%s", 100 * share, colour_ ? "\033[36m" : "",
+               bar.c_str(), colour_ ? "\033[0m" : "", tail.c_str());
   std::fflush(stderr);
   bar_shown_ = true;
 }
 
 void Console::evaluated(int64_t step, double loss) {
   std::string text = fmt::format("step {:>6}  validation loss {:.4f}", with_commas(step), loss);
-  if (entropy_) text += fmt::format("  ({:+.1f} % over the source's entropy {:.4f})", 100 * (loss / *entropy_ - 1), *entropy_);
+  if (entropy_)
+    text += fmt::format("  ({:+.1f} % over the source's entropy {:.4f})",
+                        100 * (loss / *entropy_ - 1), *entropy_);
   line(text);
 }
 
@@ -78,14 +92,19 @@ std::string ledger_report(const TrainResult& result, double ceiling) {
     const double share = ns / total;
     std::string bar;
     for (int k = 0; k < static_cast<int>(std::lround(share * 40)); ++k) bar += "█";
-    s += fmt::format("  {:<12} {:>9}  {:>5.1f} %  {}\n", owner_name(owner), human_seconds(ns * 1e-9), 100 * share, bar);
+    s += fmt::format("  {:<12} {:>9}  {:>5.1f} %  {}\n", owner_name(owner),
+                     human_seconds(ns * 1e-9), 100 * share, bar);
   }
   auto table = [&](const char* title, std::vector<LedgerRow> rows) {
-    s += fmt::format("\n  {:<28} {:>9} {:>7} {:>11} {:>9}{}\n", title, "time", "share", "GFLOP/s", "GB/s", ceiling > 0 ? "  of sgemm" : "");
+    s += fmt::format("\n  {:<28} {:>9} {:>7} {:>11} {:>9}{}\n", title, "time", "share", "GFLOP/s",
+                     "GB/s", ceiling > 0 ? "  of sgemm" : "");
     for (const LedgerRow& row : rows) {
-      const double seconds = static_cast<double>(row.ns) * 1e-9, share = static_cast<double>(row.ns) / total;
+      const double seconds = static_cast<double>(row.ns) * 1e-9,
+                   share = static_cast<double>(row.ns) / total;
       if (share < 0.002) continue;
-      s += fmt::format("  {:<28} {:>9} {:>5.1f} % {:>11.1f} {:>9.1f}", row.name, human_seconds(seconds), 100 * share, row.flops / seconds * 1e-9, row.bytes / seconds * 1e-9);
+      s += fmt::format("  {:<28} {:>9} {:>5.1f} % {:>11.1f} {:>9.1f}", row.name,
+                       human_seconds(seconds), 100 * share, row.flops / seconds * 1e-9,
+                       row.bytes / seconds * 1e-9);
       s += ceiling > 0 ? fmt::format("  {:>6.1f} %\n", 100 * row.flops / seconds / ceiling) : "\n";
     }
   };

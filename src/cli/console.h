@@ -1,4 +1,5 @@
-// What a training run shows while it works: a bar on a terminal, plain lines elsewhere. On standard error.
+// What a training run shows while it works: a bar on a terminal, plain lines elsewhere. On standard
+// error.
 #pragma once
 #include <string>
 

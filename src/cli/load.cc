@@ -11,7 +11,8 @@ namespace millrace {
 namespace {
 
 // The family decides which keys exist, so it is looked up before the schema reads the file.
-std::string family_of(const std::string& text, const std::string& name, const std::vector<std::string>& overrides) {
+std::string family_of(const std::string& text, const std::string& name,
+                      const std::vector<std::string>& overrides) {
   std::string family = Settings().model_type;
   const YamlNode root = parse_yaml(text, name);
   for (const YamlEntry& section : root.entries)
@@ -24,7 +25,8 @@ std::string family_of(const std::string& text, const std::string& name, const st
   }
   const auto families = model_families();
   // A wrong name is reported by the schema, with its place; until then any family will do.
-  return std::find(families.begin(), families.end(), family) == families.end() ? families.front() : family;
+  return std::find(families.begin(), families.end(), family) == families.end() ? families.front()
+                                                                               : family;
 }
 
 void check_passes(const LoadedRun& run) {
@@ -33,7 +35,12 @@ void check_passes(const LoadedRun& run) {
     if (std::find(names.begin(), names.end(), off) != names.end()) continue;
     std::string known;
     for (std::string_view n : names) known += (known.empty() ? "" : ", ") + std::string(n);
-    throw Error({.code = ErrorCode::config, .what = "no pass is called `" + off + "`", .where = run.schema.where("runtime.passes_off"), .expected = known, .got = off, .remedy = "one of the names above"});
+    throw Error({.code = ErrorCode::config,
+                 .what = "no pass is called `" + off + "`",
+                 .where = run.schema.where("runtime.passes_off"),
+                 .expected = known,
+                 .got = off,
+                 .remedy = "one of the names above"});
   }
 }
 
@@ -43,8 +50,16 @@ std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
   auto run = std::make_unique<LoadedRun>();
   const std::string name = request.config.empty() ? "built-in quickstart" : request.config;
   if (!request.config.empty() && !fs::is_regular_file(request.config))
-    throw Error({.code = ErrorCode::config, .what = "no config file at " + request.config, .where = request.config, .expected = "a YAML or JSON file", .got = fs::is_directory(request.config) ? "a folder" : "nothing there", .remedy = "name a file (configs/ has ready ones), or leave it out for the built-in quickstart"});
-  run->config_text = request.config.empty() ? std::string(kQuickstartConfig) : read_file(request.config, 16 << 20);
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = "no config file at " + request.config,
+         .where = request.config,
+         .expected = "a YAML or JSON file",
+         .got = fs::is_directory(request.config) ? "a folder" : "nothing there",
+         .remedy =
+             "name a file (configs/ has ready ones), or leave it out for the built-in quickstart"});
+  run->config_text =
+      request.config.empty() ? std::string(kQuickstartConfig) : read_file(request.config, 16 << 20);
   run->model = make_model(family_of(run->config_text, name, request.overrides));
   run->settings.declare(run->schema);
   run->model->declare(run->schema);
@@ -54,10 +69,21 @@ std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
   check_passes(*run);
 
   const Settings& s = run->settings;
-  if (s.run_name.empty() || s.run_name.find('/') != std::string::npos || s.run_name.starts_with('.'))
-    throw Error({.code = ErrorCode::config, .what = "run_name must be a plain name", .where = run->schema.where("run_name"), .expected = "letters, digits, - and _", .got = s.run_name, .remedy = "run_name=my-run"});
+  if (s.run_name.empty() || s.run_name.find('/') != std::string::npos ||
+      s.run_name.starts_with('.'))
+    throw Error({.code = ErrorCode::config,
+                 .what = "run_name must be a plain name",
+                 .where = run->schema.where("run_name"),
+                 .expected = "letters, digits, - and _",
+                 .got = s.run_name,
+                 .remedy = "run_name=my-run"});
   if (s.eval_context >= s.max_length)
-    throw Error({.code = ErrorCode::config, .what = "validation windows would score nothing", .where = run->schema.where("training.eval_context"), .expected = fmt::format("less than training.max_length = {}", s.max_length), .got = std::to_string(s.eval_context), .remedy = fmt::format("training.eval_context={}", s.max_length / 2)});
+    throw Error({.code = ErrorCode::config,
+                 .what = "validation windows would score nothing",
+                 .where = run->schema.where("training.eval_context"),
+                 .expected = fmt::format("less than training.max_length = {}", s.max_length),
+                 .got = std::to_string(s.eval_context),
+                 .remedy = fmt::format("training.eval_context={}", s.max_length / 2)});
   TextDataOptions options;
   options.train = s.train_data;
   options.validation = s.validation_data;

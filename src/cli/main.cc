@@ -1,4 +1,5 @@
-// The program: parses the command line, runs a sub-command, and is the one place where errors are caught.
+// The program: parses the command line, runs a sub-command, and is the one place where errors are
+// caught.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -12,7 +13,8 @@
 
 namespace {
 
-constexpr const char* kHelp = R"(millrace trains sequence models on the hardware you have, and says where every millisecond goes.
+constexpr const char* kHelp =
+    R"(millrace trains sequence models on the hardware you have, and says where every millisecond goes.
 
   millrace train                           watch a small language model learn, right now
   millrace train CONFIG [a.b=c ...]        train from a YAML or JSON config; a.b=c overrides a key
@@ -31,20 +33,31 @@ Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 10 diverged, 7
 `millrace COMMAND --help` tells more.
 )";
 
-void add_request(CLI::App* command, millrace::RunRequest& request, std::vector<std::string>& words) {
-  command->add_option("CONFIG", words, "config file (YAML or JSON), then overrides a.b=c; without a file: the built-in quickstart");
+void add_request(CLI::App* command, millrace::RunRequest& request,
+                 std::vector<std::string>& words) {
+  command->add_option(
+      "CONFIG", words,
+      "config file (YAML or JSON), then overrides a.b=c; without a file: the built-in quickstart");
   command->callback([&request, &words] {
     for (const std::string& w : words) {
-      if (w.find('=') != std::string::npos) request.overrides.push_back(w);
-      else if (request.config.empty() && request.overrides.empty()) request.config = w;
+      if (w.find('=') != std::string::npos)
+        request.overrides.push_back(w);
+      else if (request.config.empty() && request.overrides.empty())
+        request.config = w;
       else
-        throw millrace::Error({.code = millrace::ErrorCode::config, .what = "`" + w + "` is neither the config nor an override", .where = "command line", .expected = "CONFIG first, then a.b=c", .got = w, .remedy = "write key=value without spaces"});
+        throw millrace::Error({.code = millrace::ErrorCode::config,
+                               .what = "`" + w + "` is neither the config nor an override",
+                               .where = "command line",
+                               .expected = "CONFIG first, then a.b=c",
+                               .got = w,
+                               .remedy = "write key=value without spaces"});
     }
   });
 }
 
 int run(int argc, char** argv) {
-  if (argc == 1 || (argc == 2 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h"))) {
+  if (argc == 1 ||
+      (argc == 2 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h"))) {
     std::fputs(kHelp, stdout);
     return 0;
   }
@@ -58,19 +71,31 @@ int run(int argc, char** argv) {
   CLI::App* train_app = app.add_subcommand("train", "train a model");
   add_request(train_app, train.request, train_words);
   train_app->add_option("--run-name", train.run_name, "name of the run (run_name)");
-  train_app->add_option("--max-steps", train.max_steps, "updates (training.max_steps)")->check(CLI::NonNegativeNumber);
-  CLI::App* plan_app = app.add_subcommand("plan", "parameters, FLOPs and exact memory before running");
+  train_app->add_option("--max-steps", train.max_steps, "updates (training.max_steps)")
+      ->check(CLI::NonNegativeNumber);
+  CLI::App* plan_app =
+      app.add_subcommand("plan", "parameters, FLOPs and exact memory before running");
   add_request(plan_app, plan.request, plan_words);
-  plan_app->add_option("--memory", plan.memory, "memory it must fit in, such as 8GiB (exit code 3 when it does not)");
-  plan_app->add_flag("--why", plan.why, "which passes and kernels were chosen, and why others declined");
+  plan_app->add_option("--memory", plan.memory,
+                       "memory it must fit in, such as 8GiB (exit code 3 when it does not)");
+  plan_app->add_flag("--why", plan.why,
+                     "which passes and kernels were chosen, and why others declined");
   plan_app->add_flag("--json", plan.json, "the same as one JSON object");
   std::string page = "config";
-  CLI::App* docs_app = app.add_subcommand("docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
+  CLI::App* docs_app = app.add_subcommand(
+      "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
   const std::vector<std::string> commands{"train", "plan", "docs"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
-    throw millrace::Error({.code = millrace::ErrorCode::config, .what = fmt::format("no command is called `{}`", argv[1]), .where = "command line", .expected = "train, plan or docs", .got = argv[1], .remedy = near.empty() ? "millrace --help" : fmt::format("did you mean `millrace {}`?", near)});
+    throw millrace::Error({.code = millrace::ErrorCode::config,
+                           .what = fmt::format("no command is called `{}`", argv[1]),
+                           .where = "command line",
+                           .expected = "train, plan or docs",
+                           .got = argv[1],
+                           .remedy = near.empty()
+                                         ? "millrace --help"
+                                         : fmt::format("did you mean `millrace {}`?", near)});
   }
   try {
     app.parse(argc, argv);
@@ -88,20 +113,26 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (!millrace::cpu::supports(millrace::cpu::Isa::avx2)) {
-    std::fputs("millrace: this CPU lacks AVX2 and FMA, which Millrace needs (x86-64-v3, 2013 and later)\n", stderr);
+    std::fputs(
+        "millrace: this CPU lacks AVX2 and FMA, which Millrace needs (x86-64-v3, 2013 and later)\n",
+        stderr);
     return 1;
   }
-  // Large blocks go back to the system when they are freed, always: glibc would keep them after the first, and
-  // the memory of a run could not be predicted.
+  // Large blocks go back to the system when they are freed, always: glibc would keep them after the
+  // first, and the memory of a run could not be predicted.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   try {
     return run(argc, argv);
   } catch (const millrace::Error& e) {
     const bool colour = millrace::wants_colour(STDERR_FILENO);
-    std::fprintf(stderr, "%serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", e.what());
+    std::fprintf(stderr, "%serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "",
+                 e.what());
     return static_cast<int>(e.code());
   } catch (const std::bad_alloc&) {
-    std::fputs("error: the system refused memory\n  remedy:   a smaller batch, or `millrace plan` to see what is needed\n", stderr);
+    std::fputs(
+        "error: the system refused memory\n  remedy:   a smaller batch, or `millrace plan` to see "
+        "what is needed\n",
+        stderr);
     return 1;
   }
 }

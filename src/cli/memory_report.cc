@@ -1,11 +1,10 @@
 #include "cli/memory_report.h"
 
+#include <fmt/ranges.h>
 #include <malloc.h>
 
 #include <algorithm>
 #include <map>
-
-#include <fmt/ranges.h>
 
 #include "core/process.h"
 #include "core/text.h"
@@ -14,16 +13,19 @@
 namespace millrace {
 
 namespace {
-// Pages of kernels, libraries and stacks that the first step touches: 3 to 5 MiB on the example configs.
+// Pages of kernels, libraries and stacks that the first step touches: 3 to 5 MiB on the example
+// configs.
 constexpr int64_t kFirstStepBytes = 4 << 20;
 }  // namespace
 
 double update_flops(const Programs& p, const Settings& s) {
-  return p.step.flops + (p.accumulate ? p.accumulate->flops * static_cast<double>(s.grad_accum - 1) : 0.0);
+  return p.step.flops +
+         (p.accumulate ? p.accumulate->flops * static_cast<double>(s.grad_accum - 1) : 0.0);
 }
 
 int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
-  // A checkpoint is written from a copy of the parameters; one that is laid out anew exists twice for a moment.
+  // A checkpoint is written from a copy of the parameters; one that is laid out anew exists twice
+  // for a moment.
   int64_t snapshot = 0, twice = 0;
   for (const Parameter& p : model.parameters()) {
     snapshot += p.shape.numel() * 4;
@@ -41,12 +43,15 @@ std::vector<Contributor> contributors(const Programs& programs) {
     if (!b.in_state && (b.first > plan.peak_at || b.last < plan.peak_at)) continue;
     const Node& owner = plan.graph[b.owner];
     std::string what(memory_class_name(b.memory_class));
-    if (b.memory_class == MemoryClass::activations || b.memory_class == MemoryClass::temporaries || b.memory_class == MemoryClass::workspace) what += fmt::format(" of {}", owner.op->name);
+    if (b.memory_class == MemoryClass::activations || b.memory_class == MemoryClass::temporaries ||
+        b.memory_class == MemoryClass::workspace)
+      what += fmt::format(" of {}", owner.op->name);
     sums[what] += b.bytes;
   }
   std::vector<Contributor> list;
   for (const auto& [what, bytes] : sums) list.push_back({what, bytes});
-  std::sort(list.begin(), list.end(), [](const Contributor& a, const Contributor& b) { return a.bytes > b.bytes; });
+  std::sort(list.begin(), list.end(),
+            [](const Contributor& a, const Contributor& b) { return a.bytes > b.bytes; });
   return list;
 }
 
@@ -58,7 +63,8 @@ struct Remedy {
 };
 }  // namespace
 
-std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit, Backend& backend) {
+std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit,
+                                  Backend& backend) {
   const Settings& s = run.settings;
   cpu::gemm_set_measuring(false);  // sizes only
   std::vector<Remedy> planned;
@@ -70,7 +76,9 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
       const auto loaded = load_run(changed);
       Settings with = loaded->settings;
       with.memory_limit = limit;
-      const int64_t need = make_programs(*loaded->model, with, {with.batch_size, with.max_length}, backend).total_bytes();
+      const int64_t need =
+          make_programs(*loaded->model, with, {with.batch_size, with.max_length}, backend)
+              .total_bytes();
       planned.push_back({fmt::format("{}", fmt::join(changes, " ")), cost, need});
       return true;
     } catch (const Error&) {
@@ -80,50 +88,68 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
   // The first halving that fits, or the smallest there is.
   auto halve = [&](const char* key, int64_t value, const char* cost) {
     const size_t before = planned.size();
-    for (value /= 2; value >= 1 && try_change({fmt::format("{}={}", key, value)}, cost); value /= 2) {
+    for (value /= 2; value >= 1 && try_change({fmt::format("{}={}", key, value)}, cost);
+         value /= 2) {
       if (planned.size() > before + 1) planned.erase(planned.end() - 2);
       if (planned.back().need <= limit) return;
     }
   };
   if (s.batch_size > 1) {
-    const int64_t batch = std::clamp<int64_t>(largest_batch(*run.model, s, limit, backend), 1, s.batch_size - 1);
-    try_change({fmt::format("training.batch_size={}", batch), fmt::format("training.grad_accum={}", (s.batch_size * s.grad_accum + batch - 1) / batch)}, "the same optimisation batch or a little more");
+    const int64_t batch =
+        std::clamp<int64_t>(largest_batch(*run.model, s, limit, backend), 1, s.batch_size - 1);
+    try_change(
+        {fmt::format("training.batch_size={}", batch),
+         fmt::format("training.grad_accum={}", (s.batch_size * s.grad_accum + batch - 1) / batch)},
+        "the same optimisation batch or a little more");
   }
   if (!s.recompute) try_change({"runtime.recompute=true"}, "the same losses, more time");
   halve("training.max_length", s.max_length, "shorter sequences");
   int64_t layers = 0;
   for (const Parameter& p : run.model->parameters())
-    if (p.name.starts_with("layers.")) layers = std::max<int64_t>(layers, std::stoll(p.name.substr(7)) + 1);
+    if (p.name.starts_with("layers."))
+      layers = std::max<int64_t>(layers, std::stoll(p.name.substr(7)) + 1);
   halve("model.num_layers", layers, "a smaller model");
   halve("model.d_model", run.model->parameters().front().shape.last(), "a narrower model");
-  if (s.optimizer.kind != "sgd") try_change({"training.optimizer=sgd", "training.momentum=0"}, "no optimizer state, another optimisation");
+  if (s.optimizer.kind != "sgd")
+    try_change({"training.optimizer=sgd", "training.momentum=0"},
+               "no optimizer state, another optimisation");
   Settings lean = s;
   lean.memory_limit = 1;  // the leanest plan there is
-  const int64_t least = make_programs(*run.model, lean, {s.batch_size, s.max_length}, backend).total_bytes();
+  const int64_t least =
+      make_programs(*run.model, lean, {s.batch_size, s.max_length}, backend).total_bytes();
   // Those that fit as they come, then those that come nearest.
-  const auto enough = std::stable_partition(planned.begin(), planned.end(), [&](const Remedy& r) { return r.need <= limit; });
-  planned.erase(std::remove_if(enough, planned.end(), [&](const Remedy& r) { return r.need >= least; }), planned.end());
-  std::stable_sort(enough, planned.end(), [](const Remedy& a, const Remedy& b) { return a.need < b.need; });
+  const auto enough = std::stable_partition(planned.begin(), planned.end(),
+                                            [&](const Remedy& r) { return r.need <= limit; });
+  planned.erase(
+      std::remove_if(enough, planned.end(), [&](const Remedy& r) { return r.need >= least; }),
+      planned.end());
+  std::stable_sort(enough, planned.end(),
+                   [](const Remedy& a, const Remedy& b) { return a.need < b.need; });
   std::vector<std::string> list;
   for (const Remedy& r : planned) {
     if (list.size() >= 3 && r.need > limit) break;
-    list.push_back(fmt::format("{} ({}; needs {}{})", r.change, r.cost, human_bytes(r.need), r.need <= limit ? "" : ", not enough alone"));
+    list.push_back(fmt::format("{} ({}; needs {}{})", r.change, r.cost, human_bytes(r.need),
+                               r.need <= limit ? "" : ", not enough alone"));
   }
   list.push_back(fmt::format("a memory limit of at least {}", human_bytes(least)));
   cpu::gemm_set_measuring(true);
   return list;
 }
 
-Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs, int64_t limit, Backend& backend) {
+Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs,
+                   int64_t limit, Backend& backend) {
   std::string largest, remedy;
   const auto parts = contributors(programs);
-  for (size_t i = 0; i < std::min<size_t>(3, parts.size()); ++i) largest += fmt::format("{}{} {}", i ? ", " : "", parts[i].what, human_bytes(parts[i].bytes));
-  for (const std::string& r : remedies(request, run, limit, backend)) remedy += fmt::format("{}{}", remedy.empty() ? "" : "\n            ", r);
+  for (size_t i = 0; i < std::min<size_t>(3, parts.size()); ++i)
+    largest += fmt::format("{}{} {}", i ? ", " : "", parts[i].what, human_bytes(parts[i].bytes));
+  for (const std::string& r : remedies(request, run, limit, backend))
+    remedy += fmt::format("{}{}", remedy.empty() ? "" : "\n            ", r);
   return Error({.code = ErrorCode::does_not_fit,
                 .what = "the plan does not fit in " + human_bytes(limit),
                 .where = run.schema.where("training.batch_size"),
                 .expected = "at most " + human_bytes(limit),
-                .got = fmt::format("{} with everything recomputed that can be; largest: {}", human_bytes(programs.total_bytes()), largest),
+                .got = fmt::format("{} with everything recomputed that can be; largest: {}",
+                                   human_bytes(programs.total_bytes()), largest),
                 .remedy = remedy});
 }
 

@@ -21,8 +21,10 @@ struct Contributor {
 std::vector<Contributor> contributors(const Programs& programs);
 
 // Changes to the config that were planned and found to fit, as "a.b=c  (needs …)".
-std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit, Backend& backend);
+std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit,
+                                  Backend& backend);
 
-Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs, int64_t limit, Backend& backend);
+Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs,
+                   int64_t limit, Backend& backend);
 
 }  // namespace millrace

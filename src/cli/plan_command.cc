@@ -20,12 +20,20 @@ namespace {
 int64_t parse_limit(const std::string& text) {
   if (text.empty()) return 0;
   const int64_t bytes = parse_bytes(text);
-  if (bytes <= 0) throw Error({.code = ErrorCode::config, .what = "--memory is not a size", .where = "command line: --memory " + text, .expected = "8GiB, 512MB, 1e9", .got = text, .remedy = "write a number with a unit"});
+  if (bytes <= 0)
+    throw Error({.code = ErrorCode::config,
+                 .what = "--memory is not a size",
+                 .where = "command line: --memory " + text,
+                 .expected = "8GiB, 512MB, 1e9",
+                 .got = text,
+                 .remedy = "write a number with a unit"});
   return bytes;
 }
 
 std::string recompute_text(const PassOptions& o, size_t layers) {
-  if (o.recompute.whole_layers > 0) return fmt::format("{} of {} layers whole, norms and activations in the rest", o.recompute.whole_layers, layers);
+  if (o.recompute.whole_layers > 0)
+    return fmt::format("{} of {} layers whole, norms and activations in the rest",
+                       o.recompute.whole_layers, layers);
   return o.recompute.cheap ? "norms and activations" : "nothing";
 }
 
@@ -42,10 +50,13 @@ std::string why_text(const Plan& plan) {
     Row& row = rows[fmt::format("{:<22} {}", plan.graph[id].op->name, k.name)];
     ++row.count;
     for (const std::string& d : k.declined)
-      if (row.declined.find(d) == std::string::npos) row.declined += (row.declined.empty() ? "" : "; ") + d;
+      if (row.declined.find(d) == std::string::npos)
+        row.declined += (row.declined.empty() ? "" : "; ") + d;
   }
   std::string s = "\nkernels of the step\n";
-  for (const auto& [name, row] : rows) s += fmt::format("  {:>4} x {}{}\n", row.count, name, row.declined.empty() ? "" : "   declined: " + row.declined);
+  for (const auto& [name, row] : rows)
+    s += fmt::format("  {:>4} x {}{}\n", row.count, name,
+                     row.declined.empty() ? "" : "   declined: " + row.declined);
   return s;
 }
 
@@ -60,10 +71,12 @@ int plan_command(const PlanArguments& arguments) {
   const auto backend = cpu::make_backend(cpu::best_isa());
   const BatchShape shape{s.batch_size, s.max_length};
   const Programs programs = make_programs(*run->model, s, shape, *backend);
-  const int64_t need = programs.total_bytes(), limit = s.memory_limit > 0 ? s.memory_limit : machine_memory_bytes();
+  const int64_t need = programs.total_bytes(),
+                limit = s.memory_limit > 0 ? s.memory_limit : machine_memory_bytes();
   const bool fits = need <= limit;
   const int64_t process = predicted_process_bytes(programs, *run->model);
-  if (!fits && !arguments.json) throw does_not_fit(arguments.request, *run, programs, limit, *backend);
+  if (!fits && !arguments.json)
+    throw does_not_fit(arguments.request, *run, programs, limit, *backend);
 
   cpu::gemm_set_measuring(false);  // sizes only from here on
   const int64_t largest = largest_batch(*run->model, s, limit, *backend);
@@ -72,38 +85,70 @@ int plan_command(const PlanArguments& arguments) {
     parameters += p.shape.numel();
     if (p.decay) matrices += p.shape.numel();
   }
-  const double flops = update_flops(programs, s), tokens = static_cast<double>(s.batch_size * s.max_length * s.grad_accum);
+  const double flops = update_flops(programs, s),
+               tokens = static_cast<double>(s.batch_size * s.max_length * s.grad_accum);
   const size_t layers = recompute_units(programs.step.graph).size();
   const Plan& step = programs.step;
 
   if (arguments.json) {
-    nlohmann::ordered_json j = {{"fits", fits}, {"limit_bytes", limit}, {"parameters", parameters}, {"flops_per_token", flops / tokens}, {"flops_per_update", flops},
-                                {"arena_bytes", need}, {"process_peak_bytes", process}, {"largest_batch", largest}, {"plan_hash", step.hash()},
-                                {"recompute", {{"cheap", programs.passes.recompute.cheap}, {"whole_layers", programs.passes.recompute.whole_layers}}}};
-    for (size_t c = 0; c < kMemoryClasses; ++c) j["at_peak"][std::string(memory_class_name(static_cast<MemoryClass>(c)))] = step.at_peak[c];
+    nlohmann::ordered_json j = {{"fits", fits},
+                                {"limit_bytes", limit},
+                                {"parameters", parameters},
+                                {"flops_per_token", flops / tokens},
+                                {"flops_per_update", flops},
+                                {"arena_bytes", need},
+                                {"process_peak_bytes", process},
+                                {"largest_batch", largest},
+                                {"plan_hash", step.hash()},
+                                {"recompute",
+                                 {{"cheap", programs.passes.recompute.cheap},
+                                  {"whole_layers", programs.passes.recompute.whole_layers}}}};
+    for (size_t c = 0; c < kMemoryClasses; ++c)
+      j["at_peak"][std::string(memory_class_name(static_cast<MemoryClass>(c)))] = step.at_peak[c];
     if (arguments.why)
       for (NodeId id = 0; id < step.graph.size(); ++id)
         if (const KernelChoice& k = step.kernels[static_cast<size_t>(id)]; !k.name.empty())
-          j["nodes"].push_back({{"op", step.graph[id].op->name}, {"scope", step.graph.scopes[static_cast<size_t>(step.graph[id].scope)].path}, {"kernel", k.name}, {"declined", k.declined}});
+          j["nodes"].push_back(
+              {{"op", step.graph[id].op->name},
+               {"scope", step.graph.scopes[static_cast<size_t>(step.graph[id].scope)].path},
+               {"kernel", k.name},
+               {"declined", k.declined}});
     std::printf("%s\n", j.dump(2).c_str());
     return fits ? 0 : static_cast<int>(ErrorCode::does_not_fit);
   }
 
-  std::string out = fmt::format("parameters   {} ({} in matrices)\n", with_commas(parameters), with_commas(matrices));
-  out += fmt::format("compute      {} FLOP per token, {} per update of {} tokens\n", human_count(flops / tokens), human_count(flops), with_commas(static_cast<int64_t>(tokens)));
-  out += fmt::format("memory       {} arena ({} B), exact; whole process about {}\n", human_bytes(need), with_commas(need), human_bytes(process));
+  std::string out = fmt::format("parameters   {} ({} in matrices)\n", with_commas(parameters),
+                                with_commas(matrices));
+  out += fmt::format("compute      {} FLOP per token, {} per update of {} tokens\n",
+                     human_count(flops / tokens), human_count(flops),
+                     with_commas(static_cast<int64_t>(tokens)));
+  out += fmt::format("memory       {} arena ({} B), exact; whole process about {}\n",
+                     human_bytes(need), with_commas(need), human_bytes(process));
   int64_t alive = 0;
   for (int64_t b : step.at_peak) alive += b;
   for (size_t c = 0; c < kMemoryClasses; ++c)
-    if (step.at_peak[c] > 0) out += fmt::format("  {:<18} {:>12}  {:>5.1f} %\n", memory_class_name(static_cast<MemoryClass>(c)), human_bytes(step.at_peak[c]), 100.0 * static_cast<double>(step.at_peak[c]) / static_cast<double>(need));
-  if (need > alive) out += fmt::format("  {:<18} {:>12}  {:>5.1f} %\n", "gaps, other plans", human_bytes(need - alive), 100.0 * static_cast<double>(need - alive) / static_cast<double>(need));
-  out += fmt::format("  most is alive at {} ({})\n", step.graph[step.peak_at].op->name, step.graph.scopes[static_cast<size_t>(step.graph[step.peak_at].scope)].path);
-  out += fmt::format("fits         yes, in {} {}; {} to spare\n", human_bytes(limit), s.memory_limit > 0 ? "as asked" : "of this machine", human_bytes(limit - need));
+    if (step.at_peak[c] > 0)
+      out +=
+          fmt::format("  {:<18} {:>12}  {:>5.1f} %\n",
+                      memory_class_name(static_cast<MemoryClass>(c)), human_bytes(step.at_peak[c]),
+                      100.0 * static_cast<double>(step.at_peak[c]) / static_cast<double>(need));
+  if (need > alive)
+    out +=
+        fmt::format("  {:<18} {:>12}  {:>5.1f} %\n", "gaps, other plans", human_bytes(need - alive),
+                    100.0 * static_cast<double>(need - alive) / static_cast<double>(need));
+  out += fmt::format("  most is alive at {} ({})\n", step.graph[step.peak_at].op->name,
+                     step.graph.scopes[static_cast<size_t>(step.graph[step.peak_at].scope)].path);
+  out +=
+      fmt::format("fits         yes, in {} {}; {} to spare\n", human_bytes(limit),
+                  s.memory_limit > 0 ? "as asked" : "of this machine", human_bytes(limit - need));
   out += fmt::format("batch        {} now; the largest that fits is {}\n", s.batch_size, largest);
   out += fmt::format("recomputed   {}\n", recompute_text(programs.passes, layers));
   std::string passes;
-  for (std::string_view p : pass_names()) passes += fmt::format("{}{}{}", passes.empty() ? "" : ", ", p, programs.passes.off.contains(std::string(p)) ? " (off)" : "");
-  out += fmt::format("passes       {}: {} nodes\nplan         {}\n", passes, step.graph.nodes.size(), step.hash());
+  for (std::string_view p : pass_names())
+    passes += fmt::format("{}{}{}", passes.empty() ? "" : ", ", p,
+                          programs.passes.off.contains(std::string(p)) ? " (off)" : "");
+  out += fmt::format("passes       {}: {} nodes\nplan         {}\n", passes,
+                     step.graph.nodes.size(), step.hash());
   if (arguments.why) out += why_text(step);
   std::fputs(out.c_str(), stdout);
   return 0;

@@ -1,5 +1,6 @@
-// Error: the one exception type for everything the world can do to us (files, flags, disks, devices).
-// MR_CHECK: our own bugs; on in release builds, prints and aborts, never reachable from input bytes.
+// Error: the one exception type for everything the world can do to us (files, flags, disks,
+// devices). MR_CHECK: our own bugs; on in release builds, prints and aborts, never reachable from
+// input bytes.
 #pragma once
 #include <fmt/format.h>
 
@@ -11,13 +12,13 @@ namespace millrace {
 
 // The values are the exit codes of the command line (docs/ARCHITECTURE.md, "Exit codes").
 enum class ErrorCode : int {
-  failure = 1,        // the world broke: disk, device, file content
-  config = 2,         // usage or configuration
-  does_not_fit = 3,   // memory plan exceeds the limit
-  findings = 4,       // doctor --fail-on
-  regression = 5,     // compare
-  diverged = 10,      // non-finite beyond policy
-  stopped = 75,       // stopped on request, state saved
+  failure = 1,       // the world broke: disk, device, file content
+  config = 2,        // usage or configuration
+  does_not_fit = 3,  // memory plan exceeds the limit
+  findings = 4,      // doctor --fail-on
+  regression = 5,    // compare
+  diverged = 10,     // non-finite beyond policy
+  stopped = 75,      // stopped on request, state saved
 };
 
 // Thrown with designated initialisers:
@@ -27,7 +28,7 @@ enum class ErrorCode : int {
 struct ErrorFields {
   ErrorCode code = ErrorCode::failure;
   std::string what = {};
-  std::string where = {};     // file:line:column, key, or graph scope path
+  std::string where = {};  // file:line:column, key, or graph scope path
   std::string expected = {};
   std::string got = {};
   std::string remedy = {};
@@ -48,11 +49,11 @@ class Error : public std::exception {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition,
                                const std::string& message);
 
-#define MR_CHECK(condition, ...)                                                                \
-  do {                                                                                          \
-    if (!(condition)) [[unlikely]]                                                              \
-      ::millrace::check_failed(__FILE__, __LINE__, #condition,                                  \
-                               ::millrace::detail::check_message(__VA_ARGS__));                 \
+#define MR_CHECK(condition, ...)                                                \
+  do {                                                                          \
+    if (!(condition)) [[unlikely]]                                              \
+      ::millrace::check_failed(__FILE__, __LINE__, #condition,                  \
+                               ::millrace::detail::check_message(__VA_ARGS__)); \
   } while (false)
 
 namespace detail {

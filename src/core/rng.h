@@ -34,7 +34,8 @@ class RandomStream {
   uint32_t next_u32() {
     if (left_ == 0) {
       block_ = philox(seed_, {static_cast<uint32_t>(position_), static_cast<uint32_t>(stream_),
-                              static_cast<uint32_t>(stream_ >> 32), use_ ^ static_cast<uint32_t>(position_ >> 32) << 8});
+                              static_cast<uint32_t>(stream_ >> 32),
+                              use_ ^ static_cast<uint32_t>(position_ >> 32) << 8});
       ++position_;
       left_ = 4;
     }

@@ -1,5 +1,5 @@
-// DType and Shape: what a tensor is made of and how large it is. Sizes are int64_t and every product
-// is checked, so a shape that exists has a size that can be trusted.
+// DType and Shape: what a tensor is made of and how large it is. Sizes are int64_t and every
+// product is checked, so a shape that exists has a size that can be trusted.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -15,7 +15,9 @@ namespace millrace {
 
 enum class DType : uint8_t { f32, i32 };
 
-inline int64_t dtype_bytes(DType dtype) { return dtype == DType::f32 || dtype == DType::i32 ? 4 : 0; }
+inline int64_t dtype_bytes(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::i32 ? 4 : 0;
+}
 inline std::string_view dtype_name(DType dtype) { return dtype == DType::f32 ? "f32" : "i32"; }
 
 class Shape {
@@ -44,7 +46,8 @@ class Shape {
 
   int64_t numel() const {
     int64_t n = 1;
-    for (int64_t d : *this) MR_CHECK(!__builtin_mul_overflow(n, d, &n), "size of {} overflows", str());
+    for (int64_t d : *this)
+      MR_CHECK(!__builtin_mul_overflow(n, d, &n), "size of {} overflows", str());
     return n;
   }
   // Elements over all dimensions but the last: the number of rows of the flattened matrix.
@@ -76,7 +79,8 @@ struct TensorType {
   int64_t numel() const { return shape.numel(); }
   int64_t bytes() const {
     int64_t bytes = 0;
-    MR_CHECK(!__builtin_mul_overflow(shape.numel(), dtype_bytes(dtype), &bytes), "{} too large", str());
+    MR_CHECK(!__builtin_mul_overflow(shape.numel(), dtype_bytes(dtype), &bytes), "{} too large",
+             str());
     return bytes;
   }
   std::string str() const { return std::string(dtype_name(dtype)) + shape.str(); }

@@ -8,15 +8,16 @@
 
 namespace millrace {
 
-std::string human_bytes(int64_t bytes);       // 1.50 GiB, 612 KiB, 17 B
-std::string human_count(double count);        // 124.4 M, 10.0 k, 65
-std::string human_seconds(double seconds);    // 812 us, 12.4 ms, 3.21 s, 2m 05s, 1h 12m
-std::string with_commas(int64_t count);       // 1,234,567
+std::string human_bytes(int64_t bytes);     // 1.50 GiB, 612 KiB, 17 B
+std::string human_count(double count);      // 124.4 M, 10.0 k, 65
+std::string human_seconds(double seconds);  // 812 us, 12.4 ms, 3.21 s, 2m 05s, 1h 12m
+std::string with_commas(int64_t count);     // 1,234,567
 // "8GiB", "512 MB", "1e9", "4096" -> bytes; -1 when it is not a size.
 int64_t parse_bytes(std::string_view text);
 // The candidate within edit distance 3 (and under half its length) of `word`, or empty.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
-// true when stderr/stdout (fd) is a terminal that wants colour (NO_COLOR, TERM=dumb, CLICOLOR_FORCE).
+// true when stderr/stdout (fd) is a terminal that wants colour (NO_COLOR, TERM=dumb,
+// CLICOLOR_FORCE).
 bool wants_colour(int fd);
 
 }  // namespace millrace

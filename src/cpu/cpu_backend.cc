@@ -17,9 +17,14 @@ class CpuArena : public Arena {
  public:
   explicit CpuArena(int64_t bytes) : bytes_(bytes) {
     if (bytes == 0) return;
-    void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-      throw Error({.code = ErrorCode::does_not_fit, .what = "the system refused " + human_bytes(bytes) + " of memory", .expected = "the arena of the plan", .got = std::strerror(errno), .remedy = "a smaller batch, or --memory with a limit the machine has"});
+      throw Error({.code = ErrorCode::does_not_fit,
+                   .what = "the system refused " + human_bytes(bytes) + " of memory",
+                   .expected = "the arena of the plan",
+                   .got = std::strerror(errno),
+                   .remedy = "a smaller batch, or --memory with a limit the machine has"});
     madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // advice: failing is harmless
     data_ = static_cast<std::byte*>(p);
   }
@@ -34,7 +39,8 @@ class CpuArena : public Arena {
   std::byte* data_ = nullptr;
 };
 
-const Kernel* pick(const OpCard& op, const OpSite& site, Isa isa, bool reference_only, std::vector<std::string>* declined) {
+const Kernel* pick(const OpCard& op, const OpSite& site, Isa isa, bool reference_only,
+                   std::vector<std::string>* declined) {
   if (reference_only) return nullptr;
   for (const Kernel& k : kernels_of(op.name, isa)) {
     const std::string reason = k.decline ? k.decline(site) : "";
@@ -46,15 +52,19 @@ const Kernel* pick(const OpCard& op, const OpSite& site, Isa isa, bool reference
 
 class CpuExecutable : public Executable {
  public:
-  CpuExecutable(const Plan& plan, std::span<std::byte* const> place, Isa isa, bool reference_only) : plan_(plan) {
+  CpuExecutable(const Plan& plan, std::span<std::byte* const> place, Isa isa, bool reference_only)
+      : plan_(plan) {
     for (NodeId id = 0; id < plan.graph.size(); ++id) {
       const Node& n = plan.graph[id];
       if (plan.kernels[static_cast<size_t>(id)].name.empty()) continue;
       auto step = std::make_unique<Step>();
       step->id = id;
       step->in_types = plan.graph.in_types(n);
-      for (Value v : n.in) step->in.push_back(place[static_cast<size_t>(plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])]);
-      for (int32_t b : plan.buffer_of[static_cast<size_t>(id)]) step->out.push_back(place[static_cast<size_t>(b)]);
+      for (Value v : n.in)
+        step->in.push_back(place[static_cast<size_t>(
+            plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])]);
+      for (int32_t b : plan.buffer_of[static_cast<size_t>(id)])
+        step->out.push_back(place[static_cast<size_t>(b)]);
       const int32_t w = plan.workspace_of[static_cast<size_t>(id)];
       step->workspace = w < 0 ? nullptr : place[static_cast<size_t>(w)];
       const OpSite site{n.attrs, step->in_types, n.out};
@@ -96,8 +106,10 @@ class CpuExecutable : public Executable {
   void run_step(const Step& s) {
     const Node& n = plan_.graph[s.id];
     const OpSite site{n.attrs, s.in_types, n.out};
-    if (s.kernel) s.kernel->run({site, s.in, s.out, s.workspace, s.prepared.get()});
-    else n.op->reference_f32({site, s.in, s.out});
+    if (s.kernel)
+      s.kernel->run({site, s.in, s.out, s.workspace, s.prepared.get()});
+    else
+      n.op->reference_f32({site, s.in, s.out});
   }
 
   const Plan& plan_;
@@ -122,7 +134,9 @@ class CpuBackend : public Backend {
     if (k->workspace_bytes) choice.workspace_bytes = k->workspace_bytes(site);
     return choice;
   }
-  std::unique_ptr<Arena> allocate(int64_t bytes) override { return std::make_unique<CpuArena>(bytes); }
+  std::unique_ptr<Arena> allocate(int64_t bytes) override {
+    return std::make_unique<CpuArena>(bytes);
+  }
   std::unique_ptr<Executable> load(const Plan& plan, std::span<std::byte* const> place) override {
     return std::make_unique<CpuExecutable>(plan, place, isa_, reference_only_);
   }
@@ -140,6 +154,8 @@ class CpuBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(Isa isa, bool reference_only) { return std::make_unique<CpuBackend>(isa, reference_only); }
+std::unique_ptr<Backend> make_backend(Isa isa, bool reference_only) {
+  return std::make_unique<CpuBackend>(isa, reference_only);
+}
 
 }  // namespace millrace::cpu

@@ -1,8 +1,7 @@
 #include "cpu/gemm.h"
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
 
 #include <atomic>
 #include <cstdio>
@@ -19,16 +18,22 @@
 namespace millrace::cpu {
 namespace {
 
-constexpr int64_t kTilings[][2] = {{64, 192}, {64, 384}, {128, 256}, {128, 384}, {192, 256}, {256, 384}, {512, 256}, {512, 512}, {1024, 384}, {1024, 1024}};
+constexpr int64_t kTilings[][2] = {{64, 192},  {64, 384},  {128, 256}, {128, 384},  {192, 256},
+                                   {256, 384}, {512, 256}, {512, 512}, {1024, 384}, {1024, 1024}};
 constexpr int64_t kMaxTile = 1 << 20;  // more in a cache file is damage
-constexpr double kMeasureFlops = 6e8;  // long enough to be past start-up costs, short enough to try ten
+constexpr double kMeasureFlops =
+    6e8;  // long enough to be past start-up costs, short enough to try ten
 std::atomic<bool> measuring{true};
 std::mutex mutex;
 
-// A fixed rule for when nothing is measured: square-ish tiles, at least four tasks where the size allows.
+// A fixed rule for when nothing is measured: square-ish tiles, at least four tasks where the size
+// allows.
 GemmChoice default_choice(const GemmShape& s) {
   GemmChoice choice;
-  while (choice.tile_m > 32 && (s.m + choice.tile_m - 1) / choice.tile_m * ((s.n + choice.tile_n - 1) / choice.tile_n) < 4) choice.tile_m /= 2;
+  while (choice.tile_m > 32 &&
+         (s.m + choice.tile_m - 1) / choice.tile_m * ((s.n + choice.tile_n - 1) / choice.tile_n) <
+             4)
+    choice.tile_m /= 2;
   return choice;
 }
 
@@ -64,7 +69,9 @@ class Memory {
       int ta = 0, tb = 0, entry = 0;
       long long m = 0, n = 0, k = 0, tm = 0, tn = 0;
       // A damaged line is skipped: the shape is then measured again.
-      if (std::sscanf(line.c_str(), "%lld %lld %lld %d %d : %d %lld %lld", &m, &n, &k, &ta, &tb, &entry, &tm, &tn) != 8) continue;
+      if (std::sscanf(line.c_str(), "%lld %lld %lld %d %d : %d %lld %lld", &m, &n, &k, &ta, &tb,
+                      &entry, &tm, &tn) != 8)
+        continue;
       if (tm < 1 || tn < 1 || tm > kMaxTile || tn > kMaxTile || entry < 0 || entry > 1) continue;
       s = {m, n, k, ta != 0, tb != 0};
       c = {static_cast<GemmEntry>(entry), tm, tn};
@@ -75,7 +82,8 @@ class Memory {
   void save() const {
     std::string text;
     for (const auto& [s, c] : choices_)
-      text += fmt::format("{} {} {} {} {} : {} {} {}\n", s.m, s.n, s.k, int{s.ta}, int{s.tb}, static_cast<int>(c.entry), c.tile_m, c.tile_n);
+      text += fmt::format("{} {} {} {} {} : {} {} {}\n", s.m, s.n, s.k, int{s.ta}, int{s.tb},
+                          static_cast<int>(c.entry), c.tile_m, c.tile_n);
     try {
       create_folders(path_.parent_path());
       write_file(path_, text);
@@ -87,10 +95,14 @@ class Memory {
   static GemmChoice measure(const GemmShape& full) {
     // Tiles are independent, so a slice of a large product ranks them as the whole would.
     GemmShape s = full;
-    while (2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) > kMeasureFlops && std::max(s.m, s.n) > 2048)
+    while (2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) >
+               kMeasureFlops &&
+           std::max(s.m, s.n) > 2048)
       (s.m > s.n ? s.m : s.n) /= 2;
-    std::vector<float> a(static_cast<size_t>(s.m * s.k), 0.5f), b(static_cast<size_t>(s.k * s.n), 0.25f), c(static_cast<size_t>(s.m * s.n));
-    const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+    std::vector<float> a(static_cast<size_t>(s.m * s.k), 0.5f),
+        b(static_cast<size_t>(s.k * s.n), 0.25f), c(static_cast<size_t>(s.m * s.n));
+    const double flops =
+        2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
     const int repeats = flops < 2e7 ? 12 : 3;
     GemmChoice best = default_choice(s);
     double best_time = 1e30;
@@ -99,7 +111,8 @@ class Memory {
         if (tiling[0] >= 2 * s.m && tiling[0] > 64) continue;
         if (tiling[1] >= 2 * s.n && tiling[1] > 192) continue;
         // The primitive is tried at the best tiling only: its order among tilings follows sgemm's.
-        if (entry == GemmEntry::matmul && (tiling[0] != best.tile_m || tiling[1] != best.tile_n)) continue;
+        if (entry == GemmEntry::matmul && (tiling[0] != best.tile_m || tiling[1] != best.tile_n))
+          continue;
         const GemmChoice candidate{entry, tiling[0], tiling[1]};
         double time = 1e30;
         for (int i = 0; i <= repeats; ++i) {  // the first run warms caches and is not counted
@@ -140,7 +153,8 @@ class MatmulPrimitive {
   explicit MatmulPrimitive(const TileKey& key) {
     check_dnnl(dnnl_engine_create(&engine_, dnnl_cpu, 0), "engine");
     dnnl_dims_t a_dims{key.m, key.k}, b_dims{key.k, key.n}, c_dims{key.m, key.n};
-    dnnl_dims_t a_strides{key.ta ? 1 : key.lda, key.ta ? key.lda : 1}, b_strides{key.tb ? 1 : key.ldb, key.tb ? key.ldb : 1}, c_strides{key.ldc, 1};
+    dnnl_dims_t a_strides{key.ta ? 1 : key.lda, key.ta ? key.lda : 1},
+        b_strides{key.tb ? 1 : key.ldb, key.tb ? key.ldb : 1}, c_strides{key.ldc, 1};
     make(a_dims, a_strides, b_dims, b_strides, c_dims, c_strides, key.accumulate);
   }
   void run(const float* a, const float* b, float* c) {
@@ -148,7 +162,8 @@ class MatmulPrimitive {
     dnnl_memory_set_data_handle(t.a, const_cast<float*>(a));
     dnnl_memory_set_data_handle(t.b, const_cast<float*>(b));
     dnnl_memory_set_data_handle(t.c, c);
-    const dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, t.a}, {DNNL_ARG_WEIGHTS, t.b}, {DNNL_ARG_DST, t.c}};
+    const dnnl_exec_arg_t args[3] = {
+        {DNNL_ARG_SRC, t.a}, {DNNL_ARG_WEIGHTS, t.b}, {DNNL_ARG_DST, t.c}};
     check_dnnl(dnnl_primitive_execute(primitive_, t.stream, 3, args), "execute");
   }
 
@@ -158,7 +173,8 @@ class MatmulPrimitive {
     dnnl_stream_t stream;
   };
 
-  void make(dnnl_dims_t a_dims, dnnl_dims_t a_strides, dnnl_dims_t b_dims, dnnl_dims_t b_strides, dnnl_dims_t c_dims, dnnl_dims_t c_strides, bool accumulate) {
+  void make(dnnl_dims_t a_dims, dnnl_dims_t a_strides, dnnl_dims_t b_dims, dnnl_dims_t b_strides,
+            dnnl_dims_t c_dims, dnnl_dims_t c_strides, bool accumulate) {
     dnnl_primitive_attr_t attr = nullptr;
     dnnl_post_ops_t post = nullptr;
     check_dnnl(dnnl_primitive_attr_create(&attr), "attr");
@@ -171,9 +187,12 @@ class MatmulPrimitive {
     if (accumulate) check_dnnl(dnnl_post_ops_append_sum(post, 1.0f, 0, dnnl_f32), "sum");
     check_dnnl(dnnl_primitive_attr_set_post_ops(attr, post), "post ops");
     dnnl_primitive_desc_t pd;
-    check_dnnl(dnnl_matmul_primitive_desc_create(&pd, engine_, a_md, b_md, nullptr, c_md, attr), "matmul");
+    check_dnnl(dnnl_matmul_primitive_desc_create(&pd, engine_, a_md, b_md, nullptr, c_md, attr),
+               "matmul");
     const dnnl_memory_desc_t *a = &a_md, *b = &b_md, *c = &c_md;
-    auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) { check_dnnl(dnnl_memory_create(m, *md, engine_, DNNL_MEMORY_NONE), "memory"); };
+    auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) {
+      check_dnnl(dnnl_memory_create(m, *md, engine_, DNNL_MEMORY_NONE), "memory");
+    };
 #else
     dnnl_memory_desc_t a_md, b_md, c_md;
     check_dnnl(dnnl_memory_desc_init_by_strides(&a_md, 2, a_dims, dnnl_f32, a_strides), "A");
@@ -186,7 +205,9 @@ class MatmulPrimitive {
     dnnl_primitive_desc_t pd;
     check_dnnl(dnnl_primitive_desc_create(&pd, &desc, attr, engine_, nullptr), "matmul");
     const dnnl_memory_desc_t *a = &a_md, *b = &b_md, *c = &c_md;
-    auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) { check_dnnl(dnnl_memory_create(m, md, engine_, DNNL_MEMORY_NONE), "memory"); };
+    auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) {
+      check_dnnl(dnnl_memory_create(m, md, engine_, DNNL_MEMORY_NONE), "memory");
+    };
 #endif
     check_dnnl(dnnl_primitive_create(&primitive_, pd), "primitive");
     threads_.resize(static_cast<size_t>(kMaxThreads));
@@ -229,9 +250,10 @@ GemmChoice gemm_choice(const GemmShape& shape) {
   return Memory::get().find_or_measure(shape);
 }
 
-void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
-  // oneDNN must not start a team of its own, which would split sums among its threads. OpenMP keeps the number
-  // per calling thread, and any thread may be the caller.
+void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b,
+               float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+  // oneDNN must not start a team of its own, which would split sums among its threads. OpenMP keeps
+  // the number per calling thread, and any thread may be the caller.
   thread_local const bool alone = (omp_set_num_threads(1), true);
   (void)alone;
   const int64_t m = i1 - i0, n = j1 - j0, lda = s.ta ? s.m : s.k, ldb = s.tb ? s.k : s.n;
@@ -239,14 +261,17 @@ void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, con
   b += s.tb ? j0 * s.k : j0;
   c += i0 * s.n + j0;
   if (s.k == 0) {
-    if (beta == 0) for (int64_t i = 0; i < m; ++i) std::fill_n(c + i * s.n, n, 0.0f);
+    if (beta == 0)
+      for (int64_t i = 0; i < m; ++i) std::fill_n(c + i * s.n, n, 0.0f);
     return;
   }
   if (choice.entry == GemmEntry::matmul) {
     primitive_for({m, n, s.k, lda, ldb, s.n, s.ta, s.tb, beta != 0}).run(a, b, c);
     return;
   }
-  check_dnnl(dnnl_sgemm(s.ta ? 'T' : 'N', s.tb ? 'T' : 'N', m, n, s.k, 1.0f, a, lda, b, ldb, beta, c, s.n), "sgemm");
+  check_dnnl(
+      dnnl_sgemm(s.ta ? 'T' : 'N', s.tb ? 'T' : 'N', m, n, s.k, 1.0f, a, lda, b, ldb, beta, c, s.n),
+      "sgemm");
 }
 
 void gemm_warm_up() {
@@ -257,7 +282,8 @@ void gemm_warm_up() {
     for (const bool tb : {false, true})
       parallel_tasks(4 * threads(), [&](int64_t) {
         const GemmShape s{kSize, kSize, kSize, ta, tb};
-        gemm_tile(s, {}, a.data(), a.data(), c.data() + static_cast<size_t>(thread_index()) * a.size(), 0, 0, kSize, 0, kSize);
+        gemm_tile(s, {}, a.data(), a.data(),
+                  c.data() + static_cast<size_t>(thread_index()) * a.size(), 0, 0, kSize, 0, kSize);
       });
 }
 
@@ -277,7 +303,9 @@ double measure_sgemm_ceiling() {
     omp_set_num_threads(threads());
     for (int i = 0; i < 4; ++i) {
       const int64_t start = now_ns();
-      check_dnnl(dnnl_sgemm('N', 'N', size, size, size, 1.0f, a.data(), size, b.data(), size, 0.0f, c.data(), size), "sgemm");
+      check_dnnl(dnnl_sgemm('N', 'N', size, size, size, 1.0f, a.data(), size, b.data(), size, 0.0f,
+                            c.data(), size),
+                 "sgemm");
       best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds_since(start));
     }
     omp_set_num_threads(1);

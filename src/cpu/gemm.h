@@ -1,7 +1,8 @@
-// Matrix products: C[m,n] = op(A) op(B) (+ C), row-major, through oneDNN. The result is cut into tiles, each
-// a single-threaded product on one thread of the team: no partial sums across threads, so the bits do
-// not depend on their number, and an epilogue can run on a tile while it is in cache. Which tiling and
-// which oneDNN entry is fastest is measured per shape and remembered on disk.
+// Matrix products: C[m,n] = op(A) op(B) (+ C), row-major, through oneDNN. The result is cut into
+// tiles, each a single-threaded product on one thread of the team: no partial sums across threads,
+// so the bits do not depend on their number, and an epilogue can run on a tile while it is in
+// cache. Which tiling and which oneDNN entry is fastest is measured per shape and remembered on
+// disk.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -31,18 +32,20 @@ void gemm_set_measuring(bool on);
 bool gemm_measuring();
 
 // One tile: rows [i0,i1), columns [j0,j1). `beta` 0 or 1.
-void gemm_tile(const GemmShape& shape, const GemmChoice& choice, const float* a, const float* b, float* c, float beta,
-               int64_t i0, int64_t i1, int64_t j0, int64_t j1);
+void gemm_tile(const GemmShape& shape, const GemmChoice& choice, const float* a, const float* b,
+               float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1);
 
 struct NoEpilogue {
   void operator()(int64_t, int64_t, int64_t, int64_t) const {}
 };
 
-// The whole product; after each tile `epilogue(i0, i1, j0, j1)` runs on the thread that computed it.
+// The whole product; after each tile `epilogue(i0, i1, j0, j1)` runs on the thread that computed
+// it.
 template <typename Epilogue = NoEpilogue>
-void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c, float beta = 0,
-          const Epilogue& epilogue = {}) {
-  const int64_t across = (s.n + choice.tile_n - 1) / choice.tile_n, down = (s.m + choice.tile_m - 1) / choice.tile_m;
+void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c,
+          float beta = 0, const Epilogue& epilogue = {}) {
+  const int64_t across = (s.n + choice.tile_n - 1) / choice.tile_n,
+                down = (s.m + choice.tile_m - 1) / choice.tile_m;
   parallel_tasks(across * down, [&](int64_t task) {
     const int64_t i0 = task / across * choice.tile_m, j0 = task % across * choice.tile_n;
     const int64_t i1 = std::min(s.m, i0 + choice.tile_m), j1 = std::min(s.n, j0 + choice.tile_n);
@@ -51,10 +54,12 @@ void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const fl
   });
 }
 
-// Brings oneDNN's generated code and buffers into memory, so that what the process holds can be counted.
+// Brings oneDNN's generated code and buffers into memory, so that what the process holds can be
+// counted.
 void gemm_warm_up();
 
-// Best rate seen over a few large square products, in FLOP/s: the ceiling that shares are printed against.
+// Best rate seen over a few large square products, in FLOP/s: the ceiling that shares are printed
+// against.
 double measure_sgemm_ceiling();
 
 }  // namespace millrace::cpu

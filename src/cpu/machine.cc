@@ -1,7 +1,7 @@
 #include "cpu/machine.h"
 
-#include <oneapi/dnnl/dnnl.h>
 #include <fmt/format.h>
+#include <oneapi/dnnl/dnnl.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -14,9 +14,12 @@ std::string_view isa_name(Isa isa) { return isa == Isa::avx2 ? "avx2" : "avx512"
 
 bool supports(Isa isa) {
   __builtin_cpu_init();
-  if (isa == Isa::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (isa == Isa::avx2)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
 }
 
 Isa best_isa() {
@@ -34,11 +37,14 @@ std::string cpu_model() {
 }
 }  // namespace
 
-std::string machine_name() { return fmt::format("{}, {} threads, {}", cpu_model(), threads(), isa_name(best_isa())); }
+std::string machine_name() {
+  return fmt::format("{}, {} threads, {}", cpu_model(), threads(), isa_name(best_isa()));
+}
 
 std::string machine_fingerprint() {
   const dnnl_version_t* v = dnnl_version();
-  std::string id = fmt::format("{}-{}-onednn{}.{}.{}", cpu_model(), isa_name(best_isa()), v->major, v->minor, v->patch);
+  std::string id = fmt::format("{}-{}-onednn{}.{}.{}", cpu_model(), isa_name(best_isa()), v->major,
+                               v->minor, v->patch);
   for (char& ch : id)
     if (!std::isalnum(static_cast<unsigned char>(ch)) && ch != '.' && ch != '-') ch = '_';
   return id;

@@ -9,6 +9,6 @@ namespace millrace::cpu {
 std::string machine_name();         // "AMD EPYC, 2 threads, avx2"
 std::string machine_fingerprint();  // safe in a file name: CPU, instruction set, oneDNN version
 bool supports(Isa isa);
-Isa best_isa();                     // the widest the CPU has; MILLRACE_ISA=avx2 narrows it
+Isa best_isa();  // the widest the CPU has; MILLRACE_ISA=avx2 narrows it
 
 }  // namespace millrace::cpu

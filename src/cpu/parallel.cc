@@ -62,7 +62,8 @@ class Team {
   }
 
  private:
-  static constexpr int kSpins = 4000;  // about 50 us: longer than the gap between two ops of a small model
+  static constexpr int kSpins =
+      4000;  // about 50 us: longer than the gap between two ops of a small model
 
   void take_tasks() {
     for (int64_t t; (t = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
@@ -82,8 +83,8 @@ class Team {
         _mm_pause();
         now = epoch_.load();
       }
-      // Looked at after the epoch: the destructor sets it before the last change of epoch, so either it is
-      // seen here or the wait below returns.
+      // Looked at after the epoch: the destructor sets it before the last change of epoch, so
+      // either it is seen here or the wait below returns.
       if (quit_) return;
       if (now == seen || now % 2 == 1) {
         sleeping_.fetch_add(1);
@@ -93,7 +94,8 @@ class Team {
       }
       seen = now;
       inside_.fetch_add(1);
-      if (epoch_.load() == seen) take_tasks();  // still open: the caller cannot close before these tasks are done
+      if (epoch_.load() == seen)
+        take_tasks();  // still open: the caller cannot close before these tasks are done
       inside_.fetch_sub(1);
     }
   }
@@ -113,7 +115,8 @@ class Team {
 };
 
 std::unique_ptr<Team>& team() {
-  static std::unique_ptr<Team> instance = std::make_unique<Team>(std::min(kMaxThreads, usable_cores()));
+  static std::unique_ptr<Team> instance =
+      std::make_unique<Team>(std::min(kMaxThreads, usable_cores()));
   return instance;
 }
 
@@ -131,7 +134,9 @@ void set_threads(int count) {
 
 namespace detail {
 bool inside_task() { return in_task; }
-void run_tasks(int64_t tasks, void (*run)(const void*, int64_t), const void* context) { team()->run(tasks, run, context); }
+void run_tasks(int64_t tasks, void (*run)(const void*, int64_t), const void* context) {
+  team()->run(tasks, run, context);
+}
 }  // namespace detail
 
 }  // namespace millrace::cpu

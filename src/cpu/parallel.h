@@ -1,8 +1,8 @@
-// Threads on the CPU: one persistent team. Work is cut by its size alone, never by the number of threads,
-// and partial results are combined in a fixed order: the same bits for any number of threads.
-// The caller works too and waits only for tasks that somebody has taken: when another program holds a core,
-// its share is done by the others instead of being waited for. (A fork-join region of OpenMP waits for every
-// thread to arrive.)
+// Threads on the CPU: one persistent team. Work is cut by its size alone, never by the number of
+// threads, and partial results are combined in a fixed order: the same bits for any number of
+// threads. The caller works too and waits only for tasks that somebody has taken: when another
+// program holds a core, its share is done by the others instead of being waited for. (A fork-join
+// region of OpenMP waits for every thread to arrive.)
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -21,21 +21,25 @@ bool inside_task();
 void run_tasks(int64_t tasks, void (*run)(const void* context, int64_t task), const void* context);
 }  // namespace detail
 
-// Runs f(task) for task in [0, tasks), in any order, on all threads. Tasks are handed out one by one:
-// make each worth at least some microseconds. Inside a task it runs on the calling thread alone.
+// Runs f(task) for task in [0, tasks), in any order, on all threads. Tasks are handed out one by
+// one: make each worth at least some microseconds. Inside a task it runs on the calling thread
+// alone.
 template <typename F>
 void parallel_tasks(int64_t tasks, const F& f) {
   if (tasks <= 1 || threads() == 1 || detail::inside_task()) {
     for (int64_t t = 0; t < tasks; ++t) f(t);
     return;
   }
-  detail::run_tasks(tasks, [](const void* context, int64_t task) { (*static_cast<const F*>(context))(task); }, &f);
+  detail::run_tasks(
+      tasks, [](const void* context, int64_t task) { (*static_cast<const F*>(context))(task); },
+      &f);
 }
 
 // Runs f(begin, end) over [0, n) in pieces of `grain`, each a task.
 template <typename F>
 void parallel_ranges(int64_t n, int64_t grain, const F& f) {
-  parallel_tasks((n + grain - 1) / grain, [&](int64_t t) { f(t * grain, std::min(n, (t + 1) * grain)); });
+  parallel_tasks((n + grain - 1) / grain,
+                 [&](int64_t t) { f(t * grain, std::min(n, (t + 1) * grain)); });
 }
 
 }  // namespace millrace::cpu

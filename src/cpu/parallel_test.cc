@@ -54,14 +54,18 @@ TEST_F(Parallel, InsideATaskWorkStaysOnItsThread) {
 TEST_F(Parallel, ThreadIndicesAreBelowTheCount) {
   set_threads(3);
   std::atomic<int> wrong{0};
-  for (int i = 0; i < 100; ++i) parallel_tasks(16, [&](int64_t) { wrong += thread_index() < 0 || thread_index() >= threads(); });
+  for (int i = 0; i < 100; ++i)
+    parallel_tasks(16,
+                   [&](int64_t) { wrong += thread_index() < 0 || thread_index() >= threads(); });
   EXPECT_EQ(wrong, 0);
 }
 
 TEST_F(Parallel, TwoCallersAtOnce) {
   set_threads(2);
   std::atomic<int64_t> sum{0};
-  auto call = [&] { for (int i = 0; i < 500; ++i) parallel_tasks(8, [&](int64_t t) { sum += t; }); };
+  auto call = [&] {
+    for (int i = 0; i < 500; ++i) parallel_tasks(8, [&](int64_t t) { sum += t; });
+  };
   std::thread other(call);
   call();
   other.join();
@@ -71,7 +75,9 @@ TEST_F(Parallel, TwoCallersAtOnce) {
 TEST_F(Parallel, RangesCoverEverythingOnce) {
   set_threads(2);
   std::vector<std::atomic<int>> seen(1001);
-  parallel_ranges(1001, 64, [&](int64_t begin, int64_t end) { for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)]; });
+  parallel_ranges(1001, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+  });
   for (auto& s : seen) EXPECT_EQ(s, 1);
 }
 

@@ -1,5 +1,6 @@
-// Runs an Expression tile by tile: every instruction works on a few hundred elements that stay in the
-// first-level cache, with the vector functions. Used by element-wise nodes and by GEMM epilogues.
+// Runs an Expression tile by tile: every instruction works on a few hundred elements that stay in
+// the first-level cache, with the vector functions. Used by element-wise nodes and by GEMM
+// epilogues.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -50,7 +51,8 @@ void map_binary(float* d, const Source& a, const Source& b, int64_t n, F f) {
   }
 }
 
-inline void keep_run(float* d, const int32_t* key, double p, int64_t stream, int64_t element, int64_t n) {
+inline void keep_run(float* d, const int32_t* key, double p, int64_t stream, int64_t element,
+                     int64_t n) {
   const uint32_t threshold = keep_threshold(p);
   const auto factor = static_cast<float>(keep_scale(p));
   int64_t i = 0;
@@ -66,30 +68,74 @@ inline void keep_run(float* d, const int32_t* key, double p, int64_t stream, int
   }
 }
 
-inline void run_instruction(const Instruction& c, float* d, const Source& a, const Source& b, int64_t element, int64_t n) {
+inline void run_instruction(const Instruction& c, float* d, const Source& a, const Source& b,
+                            int64_t element, int64_t n) {
   switch (c.function) {
-    case Function::constant: break;  // never materialised: a Source of its own
-    case Function::keep: keep_run(d, a.key, c.number, c.stream, element, n); break;
-    case Function::add: map_binary(d, a, b, n, [](float x, float y) { return x + y; }); break;
-    case Function::sub: map_binary(d, a, b, n, [](float x, float y) { return x - y; }); break;
-    case Function::mul: map_binary(d, a, b, n, [](float x, float y) { return x * y; }); break;
-    case Function::div: map_binary(d, a, b, n, [](float x, float y) { return x / y; }); break;
-    case Function::max: map_binary(d, a, b, n, [](float x, float y) { return x > y || x != x ? x : y; }); break;
-    case Function::min: map_binary(d, a, b, n, [](float x, float y) { return x < y || x != x ? x : y; }); break;
-    case Function::neg: map_unary(d, a, n, [](float x) { return -x; }); break;
-    case Function::exp: map_unary(d, a, n, vexp); break;
-    case Function::log: map_unary(d, a, n, vlog); break;
-    case Function::sqrt: map_unary(d, a, n, [](float x) { return std::sqrt(x); }); break;
-    case Function::tanh: map_unary(d, a, n, vtanh); break;
-    case Function::sigmoid: map_unary(d, a, n, vsigmoid); break;
-    case Function::step: map_unary(d, a, n, [](float x) { return x > 0.0f ? 1.0f : 0.0f; }); break;
-    case Function::relu: map_unary(d, a, n, [](float x) { return x < 0.0f ? 0.0f : x; }); break;
-    case Function::silu: map_unary(d, a, n, vsilu); break;
-    case Function::silu_grad: map_unary(d, a, n, vsilu_grad); break;
-    case Function::gelu: map_unary(d, a, n, vgelu); break;
-    case Function::gelu_grad: map_unary(d, a, n, vgelu_grad); break;
-    case Function::gelu_tanh: map_unary(d, a, n, vgelu_tanh); break;
-    case Function::gelu_tanh_grad: map_unary(d, a, n, vgelu_tanh_grad); break;
+    case Function::constant:
+      break;  // never materialised: a Source of its own
+    case Function::keep:
+      keep_run(d, a.key, c.number, c.stream, element, n);
+      break;
+    case Function::add:
+      map_binary(d, a, b, n, [](float x, float y) { return x + y; });
+      break;
+    case Function::sub:
+      map_binary(d, a, b, n, [](float x, float y) { return x - y; });
+      break;
+    case Function::mul:
+      map_binary(d, a, b, n, [](float x, float y) { return x * y; });
+      break;
+    case Function::div:
+      map_binary(d, a, b, n, [](float x, float y) { return x / y; });
+      break;
+    case Function::max:
+      map_binary(d, a, b, n, [](float x, float y) { return x > y || x != x ? x : y; });
+      break;
+    case Function::min:
+      map_binary(d, a, b, n, [](float x, float y) { return x < y || x != x ? x : y; });
+      break;
+    case Function::neg:
+      map_unary(d, a, n, [](float x) { return -x; });
+      break;
+    case Function::exp:
+      map_unary(d, a, n, vexp);
+      break;
+    case Function::log:
+      map_unary(d, a, n, vlog);
+      break;
+    case Function::sqrt:
+      map_unary(d, a, n, [](float x) { return std::sqrt(x); });
+      break;
+    case Function::tanh:
+      map_unary(d, a, n, vtanh);
+      break;
+    case Function::sigmoid:
+      map_unary(d, a, n, vsigmoid);
+      break;
+    case Function::step:
+      map_unary(d, a, n, [](float x) { return x > 0.0f ? 1.0f : 0.0f; });
+      break;
+    case Function::relu:
+      map_unary(d, a, n, [](float x) { return x < 0.0f ? 0.0f : x; });
+      break;
+    case Function::silu:
+      map_unary(d, a, n, vsilu);
+      break;
+    case Function::silu_grad:
+      map_unary(d, a, n, vsilu_grad);
+      break;
+    case Function::gelu:
+      map_unary(d, a, n, vgelu);
+      break;
+    case Function::gelu_grad:
+      map_unary(d, a, n, vgelu_grad);
+      break;
+    case Function::gelu_tanh:
+      map_unary(d, a, n, vgelu_tanh);
+      break;
+    case Function::gelu_tanh_grad:
+      map_unary(d, a, n, vgelu_tanh_grad);
+      break;
   }
 }
 
@@ -97,11 +143,15 @@ inline void run_instruction(const Instruction& c, float* d, const Source& a, con
 // Runs `e` over n <= kTile elements starting at flat index `element`. Results may be the storage of
 // operands: everything is read before the first result is written, except that the last instruction
 // writes its result directly when nothing else is asked for.
-inline void run_tile(const Expression& e, const Source* operands, float* const* results, int64_t element, int64_t n) {
+inline void run_tile(const Expression& e, const Source* operands, float* const* results,
+                     int64_t element, int64_t n) {
   alignas(64) static thread_local float temporaries[kMaxTemporaries][kTile];
   Source values[kMaxTemporaries];
-  auto source = [&](Term t) -> const Source& { return t.is_operand() ? operands[t.index()] : values[t.index()]; };
-  const bool direct = e.results.size() == 1 && !e.results[0].is_operand() && e.results[0].index() == static_cast<int>(e.code.size()) - 1 &&
+  auto source = [&](Term t) -> const Source& {
+    return t.is_operand() ? operands[t.index()] : values[t.index()];
+  };
+  const bool direct = e.results.size() == 1 && !e.results[0].is_operand() &&
+                      e.results[0].index() == static_cast<int>(e.code.size()) - 1 &&
                       e.code.back().function != Function::constant;
   for (size_t k = 0; k < e.code.size(); ++k) {
     const Instruction& c = e.code[k];
@@ -125,8 +175,10 @@ inline void run_tile(const Expression& e, const Source* operands, float* const* 
   }
   for (size_t r = 0; r < e.results.size(); ++r) {
     const Source& s = kept[r];
-    if (s.run) std::memmove(results[r], s.run, static_cast<size_t>(n) * 4);
-    else std::fill_n(results[r], n, s.number);
+    if (s.run)
+      std::memmove(results[r], s.run, static_cast<size_t>(n) * 4);
+    else
+      std::fill_n(results[r], n, s.number);
   }
 }
 

@@ -115,14 +115,16 @@ inline float vsilu_grad(float x) {
 }
 inline float vgelu(float x) { return 0.5f * x * (1.0f + verf(x * 0.70710678118654752440f)); }
 inline float vgelu_grad(float x) {
-  return 0.5f * (1.0f + verf(x * 0.70710678118654752440f)) + x * 0.39894228040143267794f * vexp(-0.5f * x * x);
+  return 0.5f * (1.0f + verf(x * 0.70710678118654752440f)) +
+         x * 0.39894228040143267794f * vexp(-0.5f * x * x);
 }
 inline float vgelu_tanh(float x) {
   return 0.5f * x * (1.0f + vtanh(0.79788456080286535588f * (x + 0.044715f * x * x * x)));
 }
 inline float vgelu_tanh_grad(float x) {
   const float t = vtanh(0.79788456080286535588f * (x + 0.044715f * x * x * x));
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.79788456080286535588f * (1.0f + 0.134145f * x * x);
+  return 0.5f * (1.0f + t) +
+         0.5f * x * (1.0f - t * t) * 0.79788456080286535588f * (1.0f + 0.134145f * x * x);
 }
 
 }  // namespace millrace::cpu

@@ -46,10 +46,9 @@ int64_t WindowSampler::permuted(int64_t index, int64_t epoch) const {
   return static_cast<int64_t>(value);
 }
 
-std::vector<int64_t> sequential_begins(int64_t tokens, int64_t T, int64_t stride,
-                                       int64_t limit) {
-  MR_CHECK(T >= 1 && stride >= 1 && stride <= T && limit >= 0, "windows of {} every {}, limit {}", T,
-           stride, limit);
+std::vector<int64_t> sequential_begins(int64_t tokens, int64_t T, int64_t stride, int64_t limit) {
+  MR_CHECK(T >= 1 && stride >= 1 && stride <= T && limit >= 0, "windows of {} every {}, limit {}",
+           T, stride, limit);
   int64_t count = tokens > T ? (tokens - 1 - T) / stride + 1 : 0;
   if (limit > 0) count = std::min(count, limit);
   std::vector<int64_t> begins;

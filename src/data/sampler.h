@@ -31,8 +31,7 @@ class WindowSampler {
 };
 
 // The non-overlapping windows from the start of the data, for evaluation; `limit` 0: all of them.
-std::vector<int64_t> sequential_begins(int64_t tokens, int64_t T, int64_t stride,
-                                       int64_t limit);
+std::vector<int64_t> sequential_begins(int64_t tokens, int64_t T, int64_t stride, int64_t limit);
 
 // Writes tokens [B,T] and targets [B,T], the token after each, for the B windows at `begins`.
 void fill_batch(std::span<const int32_t> data, std::span<const int64_t> begins, int64_t T,

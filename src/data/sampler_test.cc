@@ -128,7 +128,8 @@ TEST(SequentialBegins, CoversFromTheStart) {
   EXPECT_EQ(sequential_begins(13, 4, 4, 9), (Begins{0, 4, 8}));
   EXPECT_EQ(sequential_begins(4, 4, 4, 0), Begins{});
   EXPECT_EQ(sequential_begins(0, 4, 4, 0), Begins{});
-  EXPECT_EQ(sequential_begins(13, 4, 3, 0), (Begins{0, 3, 6}));  // overlapping windows; the next would need token 13
+  EXPECT_EQ(sequential_begins(13, 4, 3, 0),
+            (Begins{0, 3, 6}));  // overlapping windows; the next would need token 13
   EXPECT_EQ(sequential_begins(14, 4, 3, 0), (Begins{0, 3, 6, 9}));
 }
 

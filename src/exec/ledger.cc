@@ -5,7 +5,9 @@
 namespace millrace {
 
 std::string_view owner_name(Owner owner) {
-  constexpr std::string_view kNames[kOwners] = {"residual", "input_wait", "h2d", "forward", "backward", "optimizer", "comm", "eval", "checkpoint", "logging", "idle_launch"};
+  constexpr std::string_view kNames[kOwners] = {"residual",   "input_wait", "h2d",        "forward",
+                                                "backward",   "optimizer",  "comm",       "eval",
+                                                "checkpoint", "logging",    "idle_launch"};
   return kNames[static_cast<size_t>(owner)];
 }
 
@@ -24,7 +26,8 @@ std::string component(const std::string& path) {
   for (size_t i = 0; i < path.size();) {
     const size_t dot = std::min(path.find('.', i), path.size());
     const std::string part = path.substr(i, dot - i);
-    const bool number = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool number = !part.empty() && std::all_of(part.begin(), part.end(),
+                                                     [](char c) { return c >= '0' && c <= '9'; });
     out += (out.empty() ? "" : ".") + (number ? std::string("*") : part);
     i = dot + 1;
   }
@@ -49,7 +52,8 @@ std::vector<LedgerRow> group(const Ledger& ledger, Key key) {
     row.name = name;
     list.push_back(row);
   }
-  std::sort(list.begin(), list.end(), [](const LedgerRow& a, const LedgerRow& b) { return a.ns > b.ns; });
+  std::sort(list.begin(), list.end(),
+            [](const LedgerRow& a, const LedgerRow& b) { return a.ns > b.ns; });
   return list;
 }
 
@@ -60,7 +64,9 @@ std::vector<LedgerRow> rows_by_op(const Ledger& ledger) {
 }
 
 std::vector<LedgerRow> rows_by_component(const Ledger& ledger) {
-  return group(ledger, [](const Plan& plan, const Node& n) { return component(plan.graph.scopes[static_cast<size_t>(n.scope)].path); });
+  return group(ledger, [](const Plan& plan, const Node& n) {
+    return component(plan.graph.scopes[static_cast<size_t>(n.scope)].path);
+  });
 }
 
 }  // namespace millrace

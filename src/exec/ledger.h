@@ -1,6 +1,6 @@
-// The ledger: every nanosecond of wall time has exactly one owner. The clock is read at each change of
-// owner, so the parts add up to the whole by construction; time nobody claimed is `residual`, shown and
-// never spread. Inside a plan's run the owner changes at each node.
+// The ledger: every nanosecond of wall time has exactly one owner. The clock is read at each change
+// of owner, so the parts add up to the whole by construction; time nobody claimed is `residual`,
+// shown and never spread. Inside a plan's run the owner changes at each node.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,7 +14,19 @@
 
 namespace millrace {
 
-enum class Owner : uint8_t { residual, input_wait, h2d, forward, backward, optimizer, comm, eval, checkpoint, logging, idle_launch };
+enum class Owner : uint8_t {
+  residual,
+  input_wait,
+  h2d,
+  forward,
+  backward,
+  optimizer,
+  comm,
+  eval,
+  checkpoint,
+  logging,
+  idle_launch
+};
 constexpr size_t kOwners = 11;
 std::string_view owner_name(Owner owner);
 
@@ -63,7 +75,9 @@ class Ledger {
 // Puts the previous owner back when it goes out of sight.
 class OwnerScope {
  public:
-  OwnerScope(Ledger& ledger, Owner owner) : ledger_(ledger), before_(ledger.current()) { ledger_.change(owner); }
+  OwnerScope(Ledger& ledger, Owner owner) : ledger_(ledger), before_(ledger.current()) {
+    ledger_.change(owner);
+  }
   ~OwnerScope() { ledger_.change(before_); }
   OwnerScope(const OwnerScope&) = delete;
   OwnerScope& operator=(const OwnerScope&) = delete;
@@ -79,7 +93,8 @@ struct LedgerRow {
   int64_t ns = 0;
   double flops = 0, bytes = 0;
 };
-std::vector<LedgerRow> rows_by_op(const Ledger& ledger);         // "matmul", "attention", …
-std::vector<LedgerRow> rows_by_component(const Ledger& ledger);  // "layers.*.attention", …: layer numbers joined
+std::vector<LedgerRow> rows_by_op(const Ledger& ledger);  // "matmul", "attention", …
+std::vector<LedgerRow> rows_by_component(
+    const Ledger& ledger);  // "layers.*.attention", …: layer numbers joined
 
 }  // namespace millrace

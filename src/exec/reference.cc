@@ -3,7 +3,8 @@
 namespace millrace {
 
 template <typename T>
-Reference<T>::Reference(const Graph& graph) : graph_(graph), floats_(graph.nodes.size()), ints_(graph.nodes.size()) {
+Reference<T>::Reference(const Graph& graph)
+    : graph_(graph), floats_(graph.nodes.size()), ints_(graph.nodes.size()) {
   for (size_t id = 0; id < graph_.nodes.size(); ++id)
     for (const TensorType& t : graph_.nodes[id].out) {
       floats_[id].emplace_back(t.dtype == DType::f32 ? static_cast<size_t>(t.numel()) : 0);
@@ -41,12 +42,15 @@ void Reference<T>::run() {
     for (size_t o = 0; o < n.out.size(); ++o) out.push_back(place({id, static_cast<int32_t>(o)}));
     const auto in_types = graph_.in_types(n);
     const RefCall<T> call{{n.attrs, in_types, n.out}, in, out};
-    if constexpr (sizeof(T) == 4) n.op->reference_f32(call);
-    else n.op->reference_f64(call);
+    if constexpr (sizeof(T) == 4)
+      n.op->reference_f32(call);
+    else
+      n.op->reference_f64(call);
   }
   std::vector<std::vector<T>> fresh;
   for (const Update& u : graph_.updates) fresh.push_back(value(u.value));
-  for (size_t i = 0; i < fresh.size(); ++i) floats_[static_cast<size_t>(graph_.updates[i].leaf)][0] = std::move(fresh[i]);
+  for (size_t i = 0; i < fresh.size(); ++i)
+    floats_[static_cast<size_t>(graph_.updates[i].leaf)][0] = std::move(fresh[i]);
 }
 
 template class Reference<float>;

@@ -11,7 +11,8 @@ SessionLayout layout_session(std::span<const Plan* const> plans) {
     for (const Node& n : plan->graph.nodes) {
       if (n.leaf == Leaf::none) continue;
       const auto [at, fresh] = layout.type.try_emplace(n.name, n.out[0]);
-      MR_CHECK(at->second == n.out[0], "leaf {} is {} in one plan and {} in another", n.name, at->second.str(), n.out[0].str());
+      MR_CHECK(at->second == n.out[0], "leaf {} is {} in one plan and {} in another", n.name,
+               at->second.str(), n.out[0].str());
       if (!fresh) continue;
       layout.offset[n.name] = layout.state_bytes;
       layout.state_bytes += aligned(n.out[0].bytes());
@@ -21,12 +22,18 @@ SessionLayout layout_session(std::span<const Plan* const> plans) {
 }
 
 Session::Session(Backend& backend, std::vector<const Plan*> plans)
-    : backend_(backend), plans_(std::move(plans)), layout_(layout_session(plans_)), state_(backend.allocate(layout_.state_bytes)), scratch_(backend.allocate(layout_.scratch_bytes)) {
+    : backend_(backend),
+      plans_(std::move(plans)),
+      layout_(layout_session(plans_)),
+      state_(backend.allocate(layout_.state_bytes)),
+      scratch_(backend.allocate(layout_.scratch_bytes)) {
   for (const Plan* plan : plans_) {
     std::vector<std::byte*> place;
     for (const Buffer& b : plan->buffers) {
-      if (b.in_state) place.push_back(state_->data() + layout_.offset.at(plan->graph[b.owner].name));
-      else place.push_back(scratch_->data() + b.offset);
+      if (b.in_state)
+        place.push_back(state_->data() + layout_.offset.at(plan->graph[b.owner].name));
+      else
+        place.push_back(scratch_->data() + b.offset);
     }
     executables_.push_back(backend_.load(*plan, place));
     place_.push_back(std::move(place));
@@ -40,7 +47,8 @@ const TensorType& Session::type(const std::string& leaf) const {
 }
 
 void Session::write_bytes(const std::string& leaf, std::span<const std::byte> bytes) {
-  MR_CHECK(static_cast<int64_t>(bytes.size()) == type(leaf).bytes(), "leaf {}: {} bytes for {}", leaf, bytes.size(), type(leaf).str());
+  MR_CHECK(static_cast<int64_t>(bytes.size()) == type(leaf).bytes(), "leaf {}: {} bytes for {}",
+           leaf, bytes.size(), type(leaf).str());
   backend_.copy_in(state_->data() + layout_.offset.at(leaf), bytes);
 }
 
@@ -48,12 +56,14 @@ void Session::read_bytes(const std::string& leaf, std::span<std::byte> bytes) co
   backend_.copy_out(bytes, state_->data() + layout_.offset.at(leaf));
 }
 
-const std::byte* Session::output_place(size_t plan, const std::string& name, TensorType& out_type) const {
+const std::byte* Session::output_place(size_t plan, const std::string& name,
+                                       TensorType& out_type) const {
   const auto found = plans_[plan]->graph.outputs.find(name);
   MR_CHECK(found != plans_[plan]->graph.outputs.end(), "no output {}", name);
   const Value v = found->second;
   out_type = plans_[plan]->graph.type(v);
-  return place_[plan][static_cast<size_t>(plans_[plan]->buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])];
+  return place_[plan][static_cast<size_t>(
+      plans_[plan]->buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])];
 }
 
 std::vector<float> Session::output(size_t plan, const std::string& name) const {

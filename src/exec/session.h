@@ -1,5 +1,6 @@
-// Session: several Plans over one memory. Leaves (parameters, optimizer state, inputs) are shared by name;
-// the scratch arena is as large as the hungriest plan needs. Everything is allocated once, here.
+// Session: several Plans over one memory. Leaves (parameters, optimizer state, inputs) are shared
+// by name; the scratch arena is as large as the hungriest plan needs. Everything is allocated once,
+// here.
 #pragma once
 #include <map>
 #include <memory>
@@ -31,7 +32,9 @@ class Session {
   const TensorType& type(const std::string& leaf) const;
   bool has(const std::string& leaf) const { return layout_.type.contains(leaf); }
   template <typename T>
-  void write(const std::string& leaf, std::span<const T> values) { write_bytes(leaf, std::as_bytes(values)); }
+  void write(const std::string& leaf, std::span<const T> values) {
+    write_bytes(leaf, std::as_bytes(values));
+  }
   template <typename T>
   std::vector<T> read(const std::string& leaf) const {
     std::vector<T> values(static_cast<size_t>(type(leaf).numel()));

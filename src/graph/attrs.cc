@@ -34,7 +34,8 @@ int64_t Attrs::integer(std::string_view name) const {
 double Attrs::number(std::string_view name, double fallback) const {
   const Item* item = find(name);
   if (!item) return fallback;
-  if (const auto* integer_item = std::get_if<int64_t>(item)) return static_cast<double>(*integer_item);
+  if (const auto* integer_item = std::get_if<int64_t>(item))
+    return static_cast<double>(*integer_item);
   return std::get<double>(*item);
 }
 

@@ -23,8 +23,10 @@ class Attrs {
     Entry(std::string entry_name, int value) : name(std::move(entry_name)), item(int64_t{value}) {}
     Entry(std::string entry_name, bool value) : name(std::move(entry_name)), item(int64_t{value}) {}
     Entry(std::string entry_name, double value) : name(std::move(entry_name)), item(value) {}
-    Entry(std::string entry_name, std::string value) : name(std::move(entry_name)), item(std::move(value)) {}
-    Entry(std::string entry_name, const char* value) : name(std::move(entry_name)), item(std::string(value)) {}
+    Entry(std::string entry_name, std::string value)
+        : name(std::move(entry_name)), item(std::move(value)) {}
+    Entry(std::string entry_name, const char* value)
+        : name(std::move(entry_name)), item(std::string(value)) {}
     friend bool operator==(const Entry&, const Entry&) = default;
   };
 

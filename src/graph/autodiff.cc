@@ -2,7 +2,8 @@
 
 namespace millrace {
 
-std::vector<Value> gradients(Builder& b, std::span<const Seed> seeds, std::span<const Value> wanted) {
+std::vector<Value> gradients(Builder& b, std::span<const Seed> seeds,
+                             std::span<const Value> wanted) {
   if (b.failed()) return std::vector<Value>(wanted.size());
   const NodeId end = b.graph().size();
   // A node is active when a wanted value flows into it.
@@ -13,7 +14,8 @@ std::vector<Value> gradients(Builder& b, std::span<const Seed> seeds, std::span<
       if (active[static_cast<size_t>(v.node)]) active[static_cast<size_t>(id)] = true;
 
   std::vector<std::vector<Value>> grad(static_cast<size_t>(end));
-  for (NodeId id = 0; id < end; ++id) grad[static_cast<size_t>(id)].resize(b.graph()[id].out.size());
+  for (NodeId id = 0; id < end; ++id)
+    grad[static_cast<size_t>(id)].resize(b.graph()[id].out.size());
   auto accumulate = [&](Value v, Value g) {
     Value& slot = grad[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)];
     slot = slot.valid() ? b.add(slot, g) : g;
@@ -43,15 +45,17 @@ std::vector<Value> gradients(Builder& b, std::span<const Seed> seeds, std::span<
     for (size_t i = 0; i < context.in_grads.size(); ++i) {
       const Value g = context.in_grads[i];
       if (!g.valid()) continue;
-      MR_CHECK(b.shape(g) == b.shape(context.in(i)), "{}: gradient {} has shape {}, input {}", context.node.op->name, i,
-               b.shape(g).str(), b.shape(context.in(i)).str());
+      MR_CHECK(b.shape(g) == b.shape(context.in(i)), "{}: gradient {} has shape {}, input {}",
+               context.node.op->name, i, b.shape(g).str(), b.shape(context.in(i)).str());
       accumulate(context.in(i), g);
     }
   }
   b.set_scope(scope);
   b.phase = phase;
   std::vector<Value> result;
-  for (Value v : wanted) result.push_back(b.failed() ? Value{} : grad[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)]);
+  for (Value v : wanted)
+    result.push_back(b.failed() ? Value{}
+                                : grad[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)]);
   return result;
 }
 

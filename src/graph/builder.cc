@@ -10,7 +10,8 @@ Builder::ScopeGuard Builder::enter(const std::string& name, bool is_layer) {
     if (graph_.scopes[i].path == full) found = static_cast<int32_t>(i);
   if (found < 0) {
     found = static_cast<int32_t>(graph_.scopes.size());
-    graph_.scopes.push_back({full, is_layer ? found : graph_.scopes[static_cast<size_t>(previous)].recompute_unit});
+    graph_.scopes.push_back(
+        {full, is_layer ? found : graph_.scopes[static_cast<size_t>(previous)].recompute_unit});
   }
   scope_ = found;
   return ScopeGuard(*this, previous);
@@ -24,14 +25,23 @@ std::string Builder::path(const std::string& name) const {
 void Builder::fail(const std::string& what) {
   if (fault_) return;
   const std::string& where = graph_.scopes[static_cast<size_t>(scope_)].path;
-  fault_ = ErrorFields{.code = ErrorCode::config, .what = what, .where = where.empty() ? "model" : "model scope " + where,
+  fault_ = ErrorFields{.code = ErrorCode::config,
+                       .what = what,
+                       .where = where.empty() ? "model" : "model scope " + where,
                        .remedy = "sizes of the model config that meet here must agree"};
 }
 
 Value Builder::leaf(Leaf kind, const std::string& name, TensorType type) {
   static const OpCard* const card = find_op_card("leaf");
   MR_CHECK(graph_.find_leaf(name) < 0, "leaf {} declared twice", name);
-  graph_.nodes.push_back({.op = card, .in = {}, .attrs = {}, .out = {type}, .scope = scope_, .phase = phase, .leaf = kind, .name = name});
+  graph_.nodes.push_back({.op = card,
+                          .in = {},
+                          .attrs = {},
+                          .out = {type},
+                          .scope = scope_,
+                          .phase = phase,
+                          .leaf = kind,
+                          .name = name});
   return {graph_.size() - 1, 0};
 }
 
@@ -57,10 +67,18 @@ std::vector<Value> Builder::op_all(std::string_view name, std::vector<Value> in,
     if (!fault.empty()) fail(fmt::format("{}: {}", name, fault));
   }
   if (fault_) return std::vector<Value>(8);
-  graph_.nodes.push_back({.op = card, .in = std::move(in), .attrs = std::move(attrs), .out = std::move(out), .scope = scope_, .phase = phase, .leaf = Leaf::none, .name = {}});
+  graph_.nodes.push_back({.op = card,
+                          .in = std::move(in),
+                          .attrs = std::move(attrs),
+                          .out = std::move(out),
+                          .scope = scope_,
+                          .phase = phase,
+                          .leaf = Leaf::none,
+                          .name = {}});
   const NodeId id = graph_.size() - 1;
   std::vector<Value> values;
-  for (size_t i = 0; i < graph_[id].out.size(); ++i) values.push_back({id, static_cast<int32_t>(i)});
+  for (size_t i = 0; i < graph_[id].out.size(); ++i)
+    values.push_back({id, static_cast<int32_t>(i)});
   return values;
 }
 

@@ -1,5 +1,5 @@
-// Builder: model code reads like the paper because checks live here. The first fault is kept with its
-// scope path; everything after it is ignored, and finish() throws it.
+// Builder: model code reads like the paper because checks live here. The first fault is kept with
+// its scope path; everything after it is ignored, and finish() throws it.
 #pragma once
 #include <optional>
 #include <span>
@@ -33,7 +33,9 @@ class Builder {
 
   Value leaf(Leaf kind, const std::string& name, TensorType type);
   Value input(const std::string& name, TensorType type) { return leaf(Leaf::input, name, type); }
-  Value parameter(const std::string& name, Shape shape) { return leaf(Leaf::parameter, name, {shape, DType::f32}); }
+  Value parameter(const std::string& name, Shape shape) {
+    return leaf(Leaf::parameter, name, {shape, DType::f32});
+  }
   Value random_key();  // the step's random key, i32[4]: an input the trainer fills
 
   std::vector<Value> op_all(std::string_view op, std::vector<Value> in, Attrs attrs = {});

@@ -11,7 +11,8 @@ namespace millrace {
 std::string_view function_name(Function f) {
   switch (f) {
 #define MR_FUNCTION(name, arity) \
-  case Function::name: return #name;
+  case Function::name:           \
+    return #name;
 #include "graph/function_list.inc"
 #undef MR_FUNCTION
   }
@@ -21,7 +22,8 @@ std::string_view function_name(Function f) {
 int function_arity(Function f) {
   switch (f) {
 #define MR_FUNCTION(name, arity) \
-  case Function::name: return arity;
+  case Function::name:           \
+    return arity;
 #include "graph/function_list.inc"
 #undef MR_FUNCTION
   }
@@ -87,7 +89,9 @@ Expression Expression::parse(std::string_view text, int operands) {
   MR_CHECK(arrow != std::string_view::npos, "expression without `->`: {}", text);
   for (std::string_view part : split(text.substr(0, arrow), ';')) {
     const size_t equals = part.find('='), open = part.find('(');
-    MR_CHECK(equals != std::string_view::npos && open != std::string_view::npos && part.back() == ')', "bad instruction `{}`", part);
+    MR_CHECK(
+        equals != std::string_view::npos && open != std::string_view::npos && part.back() == ')',
+        "bad instruction `{}`", part);
     Instruction c;
     c.function = function_named(part.substr(equals + 1, open - equals - 1));
     const auto args = split(part.substr(open + 1, part.size() - open - 2), ',');
@@ -105,9 +109,12 @@ Expression Expression::parse(std::string_view text, int operands) {
     }
     e.code.push_back(c);
   }
-  for (std::string_view part : split(text.substr(arrow + 2), ',')) e.results.push_back(parse_term(part));
+  for (std::string_view part : split(text.substr(arrow + 2), ','))
+    e.results.push_back(parse_term(part));
   const int size = static_cast<int>(e.code.size());
-  auto check = [&](Term t, int limit) { MR_CHECK(t.index() < (t.is_operand() ? operands : limit), "term out of range in {}", text); };
+  auto check = [&](Term t, int limit) {
+    MR_CHECK(t.index() < (t.is_operand() ? operands : limit), "term out of range in {}", text);
+  };
   for (int i = 0; i < size; ++i) {
     const Instruction& c = e.code[static_cast<size_t>(i)];
     if (function_arity(c.function) >= 1) check(c.a, i);
@@ -125,7 +132,9 @@ Term ExpressionBuilder::append(const Instruction& instruction) {
   return Term::result(static_cast<int>(code.size()) - 1);
 }
 
-Term ExpressionBuilder::constant(double value) { return append({Function::constant, {}, {}, value, 0}); }
+Term ExpressionBuilder::constant(double value) {
+  return append({Function::constant, {}, {}, value, 0});
+}
 
 bool ExpressionBuilder::is_constant(Term t, double* value) const {
   if (t.is_operand()) return false;
@@ -153,15 +162,23 @@ Term ExpressionBuilder::keep(Term key, double p, int64_t stream) {
   return append({Function::keep, key, {}, p, stream});
 }
 
-std::vector<Term> ExpressionBuilder::inline_expression(const Expression& other, std::span<const Term> operands) {
+std::vector<Term> ExpressionBuilder::inline_expression(const Expression& other,
+                                                       std::span<const Term> operands) {
   MR_CHECK(static_cast<int>(operands.size()) == other.operands, "operand count");
   std::vector<Term> results;
   results.reserve(other.code.size());
-  auto place = [&](Term t) { return t.is_operand() ? operands[static_cast<size_t>(t.index())] : results[static_cast<size_t>(t.index())]; };
+  auto place = [&](Term t) {
+    return t.is_operand() ? operands[static_cast<size_t>(t.index())]
+                          : results[static_cast<size_t>(t.index())];
+  };
   for (const Instruction& c : other.code) {
-    if (c.function == Function::constant) results.push_back(constant(c.number));
-    else if (c.function == Function::keep) results.push_back(keep(place(c.a), c.number, c.stream));
-    else results.push_back(apply(c.function, place(c.a), function_arity(c.function) == 2 ? place(c.b) : Term{}));
+    if (c.function == Function::constant)
+      results.push_back(constant(c.number));
+    else if (c.function == Function::keep)
+      results.push_back(keep(place(c.a), c.number, c.stream));
+    else
+      results.push_back(
+          apply(c.function, place(c.a), function_arity(c.function) == 2 ? place(c.b) : Term{}));
   }
   std::vector<Term> out;
   for (Term t : other.results) out.push_back(place(t));
@@ -172,7 +189,9 @@ Expression ExpressionBuilder::finish(std::vector<Term> results) {
   Expression done;
   done.operands = expression_.operands;
   std::vector<bool> needed(expression_.code.size(), false);
-  auto need = [&](Term t) { if (!t.is_operand()) needed[static_cast<size_t>(t.index())] = true; };
+  auto need = [&](Term t) {
+    if (!t.is_operand()) needed[static_cast<size_t>(t.index())] = true;
+  };
   for (Term t : results) need(t);
   for (size_t i = needed.size(); i-- > 0;) {
     if (!needed[i]) continue;
@@ -181,7 +200,9 @@ Expression ExpressionBuilder::finish(std::vector<Term> results) {
     if (function_arity(c.function) >= 2) need(c.b);
   }
   std::vector<int> to(needed.size(), -1);
-  auto place = [&](Term t) { return t.is_operand() ? t : Term::result(to[static_cast<size_t>(t.index())]); };
+  auto place = [&](Term t) {
+    return t.is_operand() ? t : Term::result(to[static_cast<size_t>(t.index())]);
+  };
   for (size_t i = 0; i < needed.size(); ++i) {
     if (!needed[i]) continue;
     Instruction c = expression_.code[i];
@@ -203,36 +224,56 @@ Expression differentiate(const Expression& e, std::span<const int> wanted) {
   // The forward values again, one term per instruction.
   Expression all = e;
   all.results.clear();
-  for (size_t i = 0; i < e.code.size(); ++i) all.results.push_back(Term::result(static_cast<int>(i)));
+  for (size_t i = 0; i < e.code.size(); ++i)
+    all.results.push_back(Term::result(static_cast<int>(i)));
   const std::vector<Term> value = b.inline_expression(all, operands);
-  auto at = [&](Term t) { return t.is_operand() ? operands[static_cast<size_t>(t.index())] : value[static_cast<size_t>(t.index())]; };
+  auto at = [&](Term t) {
+    return t.is_operand() ? operands[static_cast<size_t>(t.index())]
+                          : value[static_cast<size_t>(t.index())];
+  };
 
   const Term zero = b.constant(0), one = b.constant(1);
   std::vector<Term> operand_grad(static_cast<size_t>(n), zero), grad(e.code.size(), zero);
   auto add_to = [&](Term t, Term g) {
-    Term& slot = t.is_operand() ? operand_grad[static_cast<size_t>(t.index())] : grad[static_cast<size_t>(t.index())];
+    Term& slot = t.is_operand() ? operand_grad[static_cast<size_t>(t.index())]
+                                : grad[static_cast<size_t>(t.index())];
     slot = b.apply(F::add, slot, g);
   };
-  for (size_t r = 0; r < e.results.size(); ++r) add_to(e.results[r], b.operand(n + static_cast<int>(r)));
+  for (size_t r = 0; r < e.results.size(); ++r)
+    add_to(e.results[r], b.operand(n + static_cast<int>(r)));
   for (size_t i = e.code.size(); i-- > 0;) {
     const Instruction& c = e.code[i];
     const Term g = grad[i], t = value[i];
     double gv = 0;
     if (b.is_constant(g, &gv) && gv == 0) continue;
     auto times = [&](Term x, Term y) { return b.apply(F::mul, x, y); };
-    const Term x = function_arity(c.function) >= 1 ? at(c.a) : Term{}, y = function_arity(c.function) >= 2 ? at(c.b) : Term{};
+    const Term x = function_arity(c.function) >= 1 ? at(c.a) : Term{},
+               y = function_arity(c.function) >= 2 ? at(c.b) : Term{};
     switch (c.function) {
-      case F::constant: case F::keep: case F::step: break;
-      case F::add: add_to(c.a, g); add_to(c.b, g); break;
-      case F::sub: add_to(c.a, g); add_to(c.b, b.apply(F::neg, g)); break;
-      case F::mul: add_to(c.a, times(g, y)); add_to(c.b, times(g, x)); break;
+      case F::constant:
+      case F::keep:
+      case F::step:
+        break;
+      case F::add:
+        add_to(c.a, g);
+        add_to(c.b, g);
+        break;
+      case F::sub:
+        add_to(c.a, g);
+        add_to(c.b, b.apply(F::neg, g));
+        break;
+      case F::mul:
+        add_to(c.a, times(g, y));
+        add_to(c.b, times(g, x));
+        break;
       case F::div: {
         const Term q = b.apply(F::div, g, y);
         add_to(c.a, q);
         add_to(c.b, b.apply(F::neg, times(q, t)));
         break;
       }
-      case F::max: case F::min: {
+      case F::max:
+      case F::min: {
         // At a tie the second argument takes the gradient, as the value does.
         const Term d = c.function == F::max ? b.apply(F::sub, x, y) : b.apply(F::sub, y, x);
         const Term first = b.apply(F::step, d);
@@ -240,17 +281,39 @@ Expression differentiate(const Expression& e, std::span<const int> wanted) {
         add_to(c.b, times(g, b.apply(F::sub, one, first)));
         break;
       }
-      case F::neg: add_to(c.a, b.apply(F::neg, g)); break;
-      case F::exp: add_to(c.a, times(g, t)); break;
-      case F::log: add_to(c.a, b.apply(F::div, g, x)); break;
-      case F::sqrt: add_to(c.a, b.apply(F::div, times(g, b.constant(0.5)), t)); break;
-      case F::tanh: add_to(c.a, times(g, b.apply(F::sub, one, times(t, t)))); break;
-      case F::sigmoid: add_to(c.a, times(g, times(t, b.apply(F::sub, one, t)))); break;
-      case F::relu: add_to(c.a, times(g, b.apply(F::step, x))); break;
-      case F::silu: add_to(c.a, times(g, b.apply(F::silu_grad, x))); break;
-      case F::gelu: add_to(c.a, times(g, b.apply(F::gelu_grad, x))); break;
-      case F::gelu_tanh: add_to(c.a, times(g, b.apply(F::gelu_tanh_grad, x))); break;
-      case F::silu_grad: case F::gelu_grad: case F::gelu_tanh_grad:
+      case F::neg:
+        add_to(c.a, b.apply(F::neg, g));
+        break;
+      case F::exp:
+        add_to(c.a, times(g, t));
+        break;
+      case F::log:
+        add_to(c.a, b.apply(F::div, g, x));
+        break;
+      case F::sqrt:
+        add_to(c.a, b.apply(F::div, times(g, b.constant(0.5)), t));
+        break;
+      case F::tanh:
+        add_to(c.a, times(g, b.apply(F::sub, one, times(t, t))));
+        break;
+      case F::sigmoid:
+        add_to(c.a, times(g, times(t, b.apply(F::sub, one, t))));
+        break;
+      case F::relu:
+        add_to(c.a, times(g, b.apply(F::step, x)));
+        break;
+      case F::silu:
+        add_to(c.a, times(g, b.apply(F::silu_grad, x)));
+        break;
+      case F::gelu:
+        add_to(c.a, times(g, b.apply(F::gelu_grad, x)));
+        break;
+      case F::gelu_tanh:
+        add_to(c.a, times(g, b.apply(F::gelu_tanh_grad, x)));
+        break;
+      case F::silu_grad:
+      case F::gelu_grad:
+      case F::gelu_tanh_grad:
         MR_CHECK(false, "second derivative of {} asked for", function_name(c.function));
     }
   }
@@ -259,10 +322,13 @@ Expression differentiate(const Expression& e, std::span<const int> wanted) {
   return b.finish(std::move(results));
 }
 
-Expression compact_operands(const Expression& e, std::span<const int> same_as, std::vector<int>& operand_of) {
+Expression compact_operands(const Expression& e, std::span<const int> same_as,
+                            std::vector<int>& operand_of) {
   std::vector<bool> used(static_cast<size_t>(e.operands), false);
   auto representative = [&](int i) { return same_as[static_cast<size_t>(i)]; };
-  auto use = [&](Term t) { if (t.is_operand()) used[static_cast<size_t>(representative(t.index()))] = true; };
+  auto use = [&](Term t) {
+    if (t.is_operand()) used[static_cast<size_t>(representative(t.index()))] = true;
+  };
   for (const Instruction& c : e.code) {
     if (function_arity(c.function) >= 1) use(c.a);
     if (function_arity(c.function) >= 2) use(c.b);
@@ -272,10 +338,12 @@ Expression compact_operands(const Expression& e, std::span<const int> same_as, s
   int count = 0;
   for (int i = 0; i < e.operands; ++i)
     if (used[static_cast<size_t>(i)]) operand_of[static_cast<size_t>(i)] = count++;
-  for (int i = 0; i < e.operands; ++i) operand_of[static_cast<size_t>(i)] = operand_of[static_cast<size_t>(representative(i))];
+  for (int i = 0; i < e.operands; ++i)
+    operand_of[static_cast<size_t>(i)] = operand_of[static_cast<size_t>(representative(i))];
   ExpressionBuilder b(count);
   std::vector<Term> terms;
-  for (int i = 0; i < e.operands; ++i) terms.push_back(Term::operand(std::max(0, operand_of[static_cast<size_t>(i)])));
+  for (int i = 0; i < e.operands; ++i)
+    terms.push_back(Term::operand(std::max(0, operand_of[static_cast<size_t>(i)])));
   return b.finish(b.inline_expression(e, terms));
 }
 

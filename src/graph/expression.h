@@ -1,5 +1,6 @@
-// Expression: the small straight-line program inside an `elementwise` node or a GEMM epilogue. Operands
-// a0, a1, … are the node's inputs at one element; t0, t1, … are results of functions; what follows
+// Expression: the small straight-line program inside an `elementwise` node or a GEMM epilogue.
+// Operands a0, a1, … are the node's inputs at one element; t0, t1, … are results of functions; what
+// follows
 // "->" are the node's outputs:   t0=add(a0,a1);t1=gelu(t0)->t1,t0
 #pragma once
 #include <cstdint>
@@ -64,7 +65,8 @@ class ExpressionBuilder {
   Term constant(double value);
   Term apply(Function f, Term a, Term b = {});
   Term keep(Term key, double p, int64_t stream);
-  // Runs `other` inside this expression with its operands replaced by `operands`; returns its results.
+  // Runs `other` inside this expression with its operands replaced by `operands`; returns its
+  // results.
   std::vector<Term> inline_expression(const Expression& other, std::span<const Term> operands);
   bool is_constant(Term t, double* value) const;
   // Finishes with these results, instructions nobody needs removed.
@@ -76,13 +78,15 @@ class ExpressionBuilder {
   Expression expression_;
 };
 
-// Reverse-mode derivative. Operands of the answer: those of `e`, then one cotangent per result of `e`
-// (in order); results: the gradient for each operand in `wanted`. An operand that does not
+// Reverse-mode derivative. Operands of the answer: those of `e`, then one cotangent per result of
+// `e` (in order); results: the gradient for each operand in `wanted`. An operand that does not
 // influence the results gets the constant 0.
 Expression differentiate(const Expression& e, std::span<const int> wanted);
 
-// Drops operands that are not read and merges equal ones: on return `operand_of[i]` is the new index of
-// old operand i, or -1. `same_as[i]` <= i names the first operand that is the same value as i.
-Expression compact_operands(const Expression& e, std::span<const int> same_as, std::vector<int>& operand_of);
+// Drops operands that are not read and merges equal ones: on return `operand_of[i]` is the new
+// index of old operand i, or -1. `same_as[i]` <= i names the first operand that is the same value
+// as i.
+Expression compact_operands(const Expression& e, std::span<const int> same_as,
+                            std::vector<int>& operand_of);
 
 }  // namespace millrace

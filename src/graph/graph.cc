@@ -6,9 +6,12 @@ namespace millrace {
 
 std::string_view phase_name(Phase phase) {
   switch (phase) {
-    case Phase::forward: return "forward";
-    case Phase::backward: return "backward";
-    case Phase::optimizer: return "optimizer";
+    case Phase::forward:
+      return "forward";
+    case Phase::backward:
+      return "backward";
+    case Phase::optimizer:
+      return "optimizer";
   }
   return "";
 }
@@ -58,39 +61,48 @@ std::string Graph::str() const {
     if (!n.name.empty()) s += fmt::format(" {}", n.name);
     s += '(';
     for (size_t i = 0; i < n.in.size(); ++i)
-      s += fmt::format("{}%{}{}", i ? ", " : "", n.in[i].node, n.in[i].out ? fmt::format(".{}", n.in[i].out) : "");
+      s += fmt::format("{}%{}{}", i ? ", " : "", n.in[i].node,
+                       n.in[i].out ? fmt::format(".{}", n.in[i].out) : "");
     s += ')';
     if (const std::string a = n.attrs.str(); !a.empty()) s += " {" + a + "}";
     s += " ->";
     for (const TensorType& t : n.out) s += ' ' + t.str();
-    s += fmt::format("  # {} {}{}\n", phase_name(n.phase), scopes[static_cast<size_t>(n.scope)].path,
-                     n.recomputed ? " (again)" : "");
+    s += fmt::format("  # {} {}{}\n", phase_name(n.phase),
+                     scopes[static_cast<size_t>(n.scope)].path, n.recomputed ? " (again)" : "");
   }
-  for (const auto& [name, v] : outputs) s += fmt::format("output {} = %{}.{}\n", name, v.node, v.out);
-  for (const Update& u : updates) s += fmt::format("update {} = %{}.{}\n", (*this)[u.leaf].name, u.value.node, u.value.out);
+  for (const auto& [name, v] : outputs)
+    s += fmt::format("output {} = %{}.{}\n", name, v.node, v.out);
+  for (const Update& u : updates)
+    s += fmt::format("update {} = %{}.{}\n", (*this)[u.leaf].name, u.value.node, u.value.out);
   return s;
 }
 
 void verify(const Graph& g, std::string_view after) {
   auto valid = [&](Value v, NodeId before) {
-    return v.node >= 0 && v.node < before && v.out >= 0 && static_cast<size_t>(v.out) < g[v.node].out.size();
+    return v.node >= 0 && v.node < before && v.out >= 0 &&
+           static_cast<size_t>(v.out) < g[v.node].out.size();
   };
   for (NodeId id = 0; id < g.size(); ++id) {
     const Node& n = g[id];
     MR_CHECK(n.op, "after {}: node {} has no op", after, id);
-    MR_CHECK(n.scope >= 0 && static_cast<size_t>(n.scope) < g.scopes.size(), "after {}: node {} scope", after, id);
+    MR_CHECK(n.scope >= 0 && static_cast<size_t>(n.scope) < g.scopes.size(),
+             "after {}: node {} scope", after, id);
     for (Value v : n.in)
-      MR_CHECK(valid(v, id), "after {}: node {} ({}) reads {}.{}", after, id, n.op->name, v.node, v.out);
+      MR_CHECK(valid(v, id), "after {}: node {} ({}) reads {}.{}", after, id, n.op->name, v.node,
+               v.out);
     if (n.leaf != Leaf::none) continue;
     std::vector<TensorType> out;
     const std::string fault = n.op->infer(n.attrs, g.in_types(n), out);
     MR_CHECK(fault.empty() && out == n.out, "after {}: node {} ({}) {}: {}", after, id, n.op->name,
              g.scopes[static_cast<size_t>(n.scope)].path, fault.empty() ? "types changed" : fault);
   }
-  for (const auto& [name, v] : g.outputs) MR_CHECK(valid(v, g.size()), "after {}: output {}", after, name);
+  for (const auto& [name, v] : g.outputs)
+    MR_CHECK(valid(v, g.size()), "after {}: output {}", after, name);
   for (const Update& u : g.updates) {
-    MR_CHECK(u.leaf >= 0 && u.leaf < g.size() && g[u.leaf].leaf != Leaf::none, "after {}: update", after);
-    MR_CHECK(valid(u.value, g.size()) && g.type(u.value) == g[u.leaf].out[0], "after {}: update of {}", after, g[u.leaf].name);
+    MR_CHECK(u.leaf >= 0 && u.leaf < g.size() && g[u.leaf].leaf != Leaf::none, "after {}: update",
+             after);
+    MR_CHECK(valid(u.value, g.size()) && g.type(u.value) == g[u.leaf].out[0],
+             "after {}: update of {}", after, g[u.leaf].name);
   }
 }
 
@@ -118,7 +130,8 @@ NodeId Rewriter::copy(NodeId old) {
   Node node = from_[old];
   node.in = mapped(node.in);
   const NodeId id = append(std::move(node));
-  for (size_t i = 0; i < to[id].out.size(); ++i) map({old, static_cast<int32_t>(i)}, {id, static_cast<int32_t>(i)});
+  for (size_t i = 0; i < to[id].out.size(); ++i)
+    map({old, static_cast<int32_t>(i)}, {id, static_cast<int32_t>(i)});
   return id;
 }
 
@@ -128,7 +141,8 @@ void Rewriter::map(Value old, Value replacement) {
 
 Graph Rewriter::finish(std::string_view pass) {
   for (const auto& [name, v] : from_.outputs) to.outputs[name] = mapped(v);
-  for (const Update& u : from_.updates) to.updates.push_back({mapped({u.leaf, 0}).node, mapped(u.value)});
+  for (const Update& u : from_.updates)
+    to.updates.push_back({mapped({u.leaf, 0}).node, mapped(u.value)});
   Graph graph = without_dead_nodes(to);
   verify(graph, pass);
   return graph;
@@ -153,9 +167,11 @@ Graph without_dead_nodes(const Graph& g) {
     to[static_cast<size_t>(id)] = out.size();
     out.nodes.push_back(std::move(node));
   }
-  for (const auto& [name, v] : g.outputs) out.outputs[name] = {to[static_cast<size_t>(v.node)], v.out};
+  for (const auto& [name, v] : g.outputs)
+    out.outputs[name] = {to[static_cast<size_t>(v.node)], v.out};
   for (const Update& u : g.updates)
-    out.updates.push_back({to[static_cast<size_t>(u.leaf)], {to[static_cast<size_t>(u.value.node)], u.value.out}});
+    out.updates.push_back(
+        {to[static_cast<size_t>(u.leaf)], {to[static_cast<size_t>(u.value.node)], u.value.out}});
   return out;
 }
 

@@ -43,8 +43,9 @@ struct Node {
 };
 
 struct Scope {
-  std::string path;          // "layers.3.attention"
-  int32_t recompute_unit = -1;  // the enclosing scope that is recomputed as a whole (a layer), or -1
+  std::string path;  // "layers.3.attention"
+  int32_t recompute_unit =
+      -1;  // the enclosing scope that is recomputed as a whole (a layer), or -1
 };
 
 // A leaf that takes a new value at the end of the step, in the same storage.
@@ -61,9 +62,7 @@ struct Graph {
 
   const Node& operator[](NodeId id) const { return nodes[static_cast<size_t>(id)]; }
   Node& operator[](NodeId id) { return nodes[static_cast<size_t>(id)]; }
-  const TensorType& type(Value v) const {
-    return (*this)[v.node].out[static_cast<size_t>(v.out)];
-  }
+  const TensorType& type(Value v) const { return (*this)[v.node].out[static_cast<size_t>(v.out)]; }
   NodeId size() const { return static_cast<NodeId>(nodes.size()); }
   std::vector<TensorType> in_types(const Node& node) const;
   NodeId find_leaf(std::string_view name) const;  // -1 when absent
@@ -73,8 +72,8 @@ struct Graph {
   std::string str() const;
 };
 
-// Order, types (every node re-inferred), scopes, leaves, updates. MR_CHECK with `after` in the text on
-// any fault: a pass that breaks the graph is our bug.
+// Order, types (every node re-inferred), scopes, leaves, updates. MR_CHECK with `after` in the text
+// on any fault: a pass that breaks the graph is our bug.
 void verify(const Graph& graph, std::string_view after);
 
 // Copies `from` node by node into a new graph while a pass decides what becomes of each node.
@@ -85,7 +84,10 @@ class Rewriter {
   std::vector<Value> mapped(const std::vector<Value>& old) const;
   // Appends a copy of `node` with mapped inputs and maps all its outputs.
   NodeId copy(NodeId old);
-  NodeId append(Node node) { to.nodes.push_back(std::move(node)); return to.size() - 1; }
+  NodeId append(Node node) {
+    to.nodes.push_back(std::move(node));
+    return to.size() - 1;
+  }
   void map(Value old, Value replacement);
   // Maps outputs and updates, drops what nothing needs, verifies.
   Graph finish(std::string_view pass);

@@ -1,5 +1,5 @@
-// The op card: everything the engine knows about an operation. A card stands in ops/<name>.cc; one line
-// in ops/op_list.inc registers it; tests, microbenchmarks and docs are generated from it.
+// The op card: everything the engine knows about an operation. A card stands in ops/<name>.cc; one
+// line in ops/op_list.inc registers it; tests, microbenchmarks and docs are generated from it.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -23,7 +23,8 @@ struct OpSite {
   std::span<const TensorType> out;
 };
 
-// What the reference loop gets. T is float or double: every f32 tensor holds T, i32 tensors int32_t.
+// What the reference loop gets. T is float or double: every f32 tensor holds T, i32 tensors
+// int32_t.
 template <typename T>
 struct RefCall {
   OpSite site;
@@ -50,12 +51,15 @@ double traffic(const OpSite& site);
 struct CaseInput {
   TensorType type;
   enum class Fill { normal, positive, index, constant } fill = Fill::normal;
-  double value = 0;  // index: exclusive upper bound (-1 appears too if `with_ignored`); constant: the value
+  double value =
+      0;  // index: exclusive upper bound (-1 appears too if `with_ignored`); constant: the value
   bool with_ignored = false;
 };
 
 inline CaseInput normal_input(Shape shape) { return {{shape, DType::f32}}; }
-inline CaseInput positive_input(Shape shape) { return {{shape, DType::f32}, CaseInput::Fill::positive}; }
+inline CaseInput positive_input(Shape shape) {
+  return {{shape, DType::f32}, CaseInput::Fill::positive};
+}
 inline CaseInput constant_input(Shape shape, double value) {
   return {{shape, DType::f32}, CaseInput::Fill::constant, value};
 }
@@ -93,7 +97,8 @@ struct OpCard {
 
   Cost (*cost)(const OpSite&) = nullptr;
   std::vector<OpCase> (*cases)() = nullptr;
-  std::vector<OpCase> (*benchmarks)() = nullptr;  // sizes as in real models; null: no microbenchmark
+  std::vector<OpCase> (*benchmarks)() =
+      nullptr;  // sizes as in real models; null: no microbenchmark
   std::vector<InPlace> (*in_place)(const OpSite&) = nullptr;  // null: none
   bool is_view = false;  // output 0 is input 0's storage, unchanged; no kernel runs
   bool cheap = false;    // memory-bound and quick: first choice for recomputation

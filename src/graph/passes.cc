@@ -28,7 +28,8 @@ Graph optimize(const Graph& graph, const PassOptions& options) {
 std::vector<int32_t> recompute_units(const Graph& graph) {
   std::vector<int32_t> units;
   for (size_t i = 0; i < graph.scopes.size(); ++i)
-    if (graph.scopes[i].recompute_unit == static_cast<int32_t>(i)) units.push_back(static_cast<int32_t>(i));
+    if (graph.scopes[i].recompute_unit == static_cast<int32_t>(i))
+      units.push_back(static_cast<int32_t>(i));
   return units;
 }
 
@@ -39,10 +40,14 @@ Expression expression_of(const Node& n) {
 }
 bool is_op(const Node& n, std::string_view name) { return n.op->name == name; }
 
-// Whether `e` still reads an input that has the result's shape; without one the shape could not be inferred.
-bool reads_shape(const Graph& g, const Expression& e, const std::vector<Value>& in, const Shape& shape) {
+// Whether `e` still reads an input that has the result's shape; without one the shape could not be
+// inferred.
+bool reads_shape(const Graph& g, const Expression& e, const std::vector<Value>& in,
+                 const Shape& shape) {
   bool found = false;
-  auto look = [&](Term t) { found = found || (t.is_operand() && g.type(in[static_cast<size_t>(t.index())]).shape == shape); };
+  auto look = [&](Term t) {
+    found = found || (t.is_operand() && g.type(in[static_cast<size_t>(t.index())]).shape == shape);
+  };
   for (const Instruction& c : e.code) {
     if (function_arity(c.function) >= 1) look(c.a);
     if (function_arity(c.function) >= 2) look(c.b);
@@ -52,12 +57,21 @@ bool reads_shape(const Graph& g, const Expression& e, const std::vector<Value>& 
 }
 
 // An element-wise node from an expression and inputs, equal and unused inputs removed.
-Node elementwise_node(const Graph& g, const Expression& expression, const std::vector<Value>& in, const Node& like) {
+Node elementwise_node(const Graph& g, const Expression& expression, const std::vector<Value>& in,
+                      const Node& like) {
   std::vector<int> same_as(in.size()), operand_of;
   for (size_t i = 0; i < in.size(); ++i)
     same_as[i] = static_cast<int>(std::find(in.begin(), in.end(), in[i]) - in.begin());
   const Expression e = compact_operands(expression, same_as, operand_of);
-  Node n{.op = find_op_card("elementwise"), .in = {}, .attrs = {{"expr", e.str()}}, .out = {}, .scope = like.scope, .phase = like.phase, .leaf = Leaf::none, .name = {}, .recomputed = like.recomputed};
+  Node n{.op = find_op_card("elementwise"),
+         .in = {},
+         .attrs = {{"expr", e.str()}},
+         .out = {},
+         .scope = like.scope,
+         .phase = like.phase,
+         .leaf = Leaf::none,
+         .name = {},
+         .recomputed = like.recomputed};
   n.in.resize(static_cast<size_t>(e.operands));
   for (size_t i = 0; i < in.size(); ++i)
     if (operand_of[i] >= 0) n.in[static_cast<size_t>(operand_of[i])] = in[i];
@@ -74,8 +88,14 @@ Graph simplify(const Graph& graph) {
   std::map<std::string, NodeId> seen;  // text of (op, inputs, attrs) -> node in the new graph
   for (NodeId id = 0; id < graph.size(); ++id) {
     const Node& n = graph[id];
-    if (n.leaf != Leaf::none) { r.copy(id); continue; }
-    if (n.op->is_view && graph.type(n.in[0]) == n.out[0]) { r.map({id, 0}, r.mapped(n.in[0])); continue; }
+    if (n.leaf != Leaf::none) {
+      r.copy(id);
+      continue;
+    }
+    if (n.op->is_view && graph.type(n.in[0]) == n.out[0]) {
+      r.map({id, 0}, r.mapped(n.in[0]));
+      continue;
+    }
     Node node = n;
     node.in = r.mapped(n.in);
     if (is_op(n, "elementwise")) {
@@ -85,12 +105,15 @@ Graph simplify(const Graph& graph) {
       std::vector<Term> terms;
       for (int i = 0; i < e.operands; ++i) {
         const Node& source = r.to[node.in[static_cast<size_t>(i)].node];
-        const bool foldable = is_op(source, "constant") && (source.out[0].numel() == 1 || e.operands > 1) &&
+        const bool foldable = is_op(source, "constant") &&
+                              (source.out[0].numel() == 1 || e.operands > 1) &&
                               !(source.out[0] == n.out[0] && e.operands == 1);
         bool shape_kept = false;  // another operand must still carry the output's shape
         for (int k = 0; k < e.operands; ++k)
-          shape_kept = shape_kept || (k != i && r.to.type(node.in[static_cast<size_t>(k)]).shape == n.out[0].shape);
-        terms.push_back(foldable && shape_kept ? b.constant(source.attrs.number("value")) : Term::operand(i));
+          shape_kept = shape_kept || (k != i && r.to.type(node.in[static_cast<size_t>(k)]).shape ==
+                                                    n.out[0].shape);
+        terms.push_back(foldable && shape_kept ? b.constant(source.attrs.number("value"))
+                                               : Term::operand(i));
       }
       const Expression folded = b.finish(b.inline_expression(e, terms));
       if (folded.results.size() == 1 && folded.passthrough(0) >= 0) {
@@ -98,16 +121,22 @@ Graph simplify(const Graph& graph) {
         // Not onto a leaf: its storage may take a new value while this one is still wanted.
         Value root = v;
         while (r.to[root.node].op->is_view) root = r.to[root.node].in[0];
-        if (r.to.type(v) == n.out[0] && r.to[root.node].leaf == Leaf::none) { r.map({id, 0}, v); continue; }
+        if (r.to.type(v) == n.out[0] && r.to[root.node].leaf == Leaf::none) {
+          r.map({id, 0}, v);
+          continue;
+        }
       }
-      if (reads_shape(r.to, folded, node.in, n.out[0].shape)) node = elementwise_node(r.to, folded, node.in, n);
+      if (reads_shape(r.to, folded, node.in, n.out[0].shape))
+        node = elementwise_node(r.to, folded, node.in, n);
       // add(embedding_grad(ids, dy), x): scatter into x instead of into zeros.
       const std::string text = node.attrs.text("expr");
       if (text == "t0=add(a0,a1)->t0") {
         for (size_t side : {size_t{0}, size_t{1}}) {
           const Value v = node.in[side], other = node.in[1 - side];
           const Node& source = r.to[v.node];
-          if (!is_op(source, "embedding_grad") || source.in.size() != 2 || source.out[0] != node.out[0] || r.to.type(other) != node.out[0]) continue;
+          if (!is_op(source, "embedding_grad") || source.in.size() != 2 ||
+              source.out[0] != node.out[0] || r.to.type(other) != node.out[0])
+            continue;
           if (users[static_cast<size_t>(n.in[side].node)].size() != 1) continue;
           Node merged = source;
           merged.in.push_back(other);
@@ -121,7 +150,8 @@ Graph simplify(const Graph& graph) {
     key += " " + node.attrs.str();
     auto [at, fresh] = seen.try_emplace(key, r.to.size());
     if (fresh) r.append(std::move(node));
-    for (size_t i = 0; i < n.out.size(); ++i) r.map({id, static_cast<int32_t>(i)}, {at->second, static_cast<int32_t>(i)});
+    for (size_t i = 0; i < n.out.size(); ++i)
+      r.map({id, static_cast<int32_t>(i)}, {at->second, static_cast<int32_t>(i)});
   }
   return r.finish("simplify");
 }
@@ -136,7 +166,9 @@ Graph chunk_head(const Graph& graph, int64_t rows) {
 
 Graph recompute(const Graph& graph, const Recompute& how) {
   const auto units = recompute_units(graph);
-  auto unit_of = [&](const Node& n) { return graph.scopes[static_cast<size_t>(n.scope)].recompute_unit; };
+  auto unit_of = [&](const Node& n) {
+    return graph.scopes[static_cast<size_t>(n.scope)].recompute_unit;
+  };
   auto dropped = [&](NodeId id) {
     const Node& n = graph[id];
     if (n.leaf != Leaf::none || n.phase != Phase::forward || unit_of(n) < 0) return false;
@@ -146,9 +178,9 @@ Graph recompute(const Graph& graph, const Recompute& how) {
   };
   Rewriter r(graph);
   std::map<NodeId, NodeId> again;  // forward node -> its second run
-  // The value a backward node should read: recomputed if dropped. Inside a whole layer everything is
-  // made again from the layer's input; the value that leaves a layer stays stored (the next layer's
-  // input), unless only this layer's own backward reads it.
+  // The value a backward node should read: recomputed if dropped. Inside a whole layer everything
+  // is made again from the layer's input; the value that leaves a layer stays stored (the next
+  // layer's input), unless only this layer's own backward reads it.
   auto fetch = [&](auto&& self, Value v, int32_t reader_unit) -> Value {
     const Node& n = graph[v.node];
     if (!dropped(v.node) || unit_of(n) != reader_unit) return r.mapped(v);
@@ -164,11 +196,15 @@ Graph recompute(const Graph& graph, const Recompute& how) {
   };
   for (NodeId id = 0; id < graph.size(); ++id) {
     const Node& n = graph[id];
-    if (n.phase != Phase::backward || n.leaf != Leaf::none) { r.copy(id); continue; }
+    if (n.phase != Phase::backward || n.leaf != Leaf::none) {
+      r.copy(id);
+      continue;
+    }
     Node node = n;
     for (Value& v : node.in) v = fetch(fetch, v, unit_of(n));
     const NodeId to = r.append(std::move(node));
-    for (size_t i = 0; i < n.out.size(); ++i) r.map({id, static_cast<int32_t>(i)}, {to, static_cast<int32_t>(i)});
+    for (size_t i = 0; i < n.out.size(); ++i)
+      r.map({id, static_cast<int32_t>(i)}, {to, static_cast<int32_t>(i)});
   }
   return r.finish("recompute");
 }
@@ -196,7 +232,9 @@ Graph fuse_elementwise(const Graph& graph) {
         for (const Update& u : g.updates) others = others || u.value.node == producer;
         if (early) continue;
         const Expression pe = expression_of(p), ce = expression_of(c);
-        if (pe.code.size() + ce.code.size() > kMaxInstructions || p.in.size() + c.in.size() > kMaxOperands) continue;
+        if (pe.code.size() + ce.code.size() > kMaxInstructions ||
+            p.in.size() + c.in.size() > kMaxOperands)
+          continue;
         std::vector<Value> in = p.in;
         in.insert(in.end(), c.in.begin(), c.in.end());
         ExpressionBuilder b(static_cast<int>(in.size()));
@@ -205,7 +243,8 @@ Graph fuse_elementwise(const Graph& graph) {
         const auto p_results = b.inline_expression(pe, p_terms);
         for (int i = 0; i < ce.operands; ++i) {
           const Value operand = c.in[static_cast<size_t>(i)];
-          c_terms.push_back(operand.node == producer ? p_results[static_cast<size_t>(operand.out)] : Term::operand(pe.operands + i));
+          c_terms.push_back(operand.node == producer ? p_results[static_cast<size_t>(operand.out)]
+                                                     : Term::operand(pe.operands + i));
         }
         auto results = b.inline_expression(ce, c_terms);
         const size_t c_outputs = results.size();
@@ -218,7 +257,8 @@ Graph fuse_elementwise(const Graph& graph) {
           auto redirect = [&](Value& value) {
             if (value.node == producer) value = {id, value.out + static_cast<int32_t>(c_outputs)};
           };
-          for (NodeId later = id + 1; later < g.size(); ++later) for (Value& value : g[later].in) redirect(value);
+          for (NodeId later = id + 1; later < g.size(); ++later)
+            for (Value& value : g[later].in) redirect(value);
           for (auto& [name, out] : g.outputs) redirect(out);
           for (Update& u : g.updates) redirect(u.value);
         }
@@ -241,7 +281,9 @@ Graph fuse_epilogue(const Graph& graph) {
     Value chosen;
     for (Value v : g[id].in) {
       const Node& m = g[v.node];
-      if (!is_op(m, "matmul") || m.attrs.find("expr") || m.out[0] != g[id].out[0] || m.phase != g[id].phase) continue;
+      if (!is_op(m, "matmul") || m.attrs.find("expr") || m.out[0] != g[id].out[0] ||
+          m.phase != g[id].phase)
+        continue;
       if (users[static_cast<size_t>(v.node)].size() != 1) continue;
       bool is_output = false;
       for (const auto& [name, out] : g.outputs) is_output = is_output || out.node == v.node;
@@ -253,8 +295,9 @@ Graph fuse_epilogue(const Graph& graph) {
     const int64_t width = g[id].out[0].shape.last();
     for (Value v : g[id].in) {
       const TensorType& t = g.type(v);
-      broadcast_ok = broadcast_ok && (t.shape == g[id].out[0].shape || t.numel() == 1 || t.dtype == DType::i32 ||
-                                      (t.shape.rank() == 1 && t.shape[0] == width));
+      broadcast_ok =
+          broadcast_ok && (t.shape == g[id].out[0].shape || t.numel() == 1 ||
+                           t.dtype == DType::i32 || (t.shape.rank() == 1 && t.shape[0] == width));
     }
     if (!broadcast_ok) continue;
     const Node& m = g[chosen.node];
@@ -266,7 +309,10 @@ Graph fuse_epilogue(const Graph& graph) {
     int next = 1;
     for (int i = 0; i < e.operands; ++i) {
       const Value v = g[id].in[static_cast<size_t>(i)];
-      if (v == chosen) { terms[static_cast<size_t>(i)] = Term::operand(0); continue; }
+      if (v == chosen) {
+        terms[static_cast<size_t>(i)] = Term::operand(0);
+        continue;
+      }
       terms[static_cast<size_t>(i)] = Term::operand(next++);
       fused.in.push_back(v);
     }
@@ -284,9 +330,10 @@ Graph schedule(const Graph& graph) {
   const auto users = graph.users();
   std::vector<NodeId> last_use(static_cast<size_t>(n), -1);
   for (NodeId id = 0; id < n; ++id)
-    for (NodeId user : users[static_cast<size_t>(id)]) last_use[static_cast<size_t>(id)] = std::max(last_use[static_cast<size_t>(id)], user);
-  // A node sinks to just before its first reader when all its inputs live at least that long anyway.
-  // From the end, so that a reader that sank is counted where it now stands.
+    for (NodeId user : users[static_cast<size_t>(id)])
+      last_use[static_cast<size_t>(id)] = std::max(last_use[static_cast<size_t>(id)], user);
+  // A node sinks to just before its first reader when all its inputs live at least that long
+  // anyway. From the end, so that a reader that sank is counted where it now stands.
   std::vector<NodeId> place(static_cast<size_t>(n));
   std::iota(place.begin(), place.end(), 0);
   std::set<NodeId> pinned;
@@ -295,19 +342,23 @@ Graph schedule(const Graph& graph) {
   for (NodeId id = n - 1; id >= 0; --id) {
     const Node& node = graph[id];
     const auto& readers = users[static_cast<size_t>(id)];
-    if (node.leaf != Leaf::none || node.in.empty() || readers.empty() || pinned.contains(id) || node.phase == Phase::optimizer) continue;
+    if (node.leaf != Leaf::none || node.in.empty() || readers.empty() || pinned.contains(id) ||
+        node.phase == Phase::optimizer)
+      continue;
     NodeId first = n;
     for (NodeId reader : readers) first = std::min(first, place[static_cast<size_t>(reader)]);
     if (first == id + 1 || graph[first].phase != node.phase) continue;
     bool free = true;
     for (Value v : node.in)
-      free = free && (graph[v.node].leaf != Leaf::none || last_use[static_cast<size_t>(v.node)] > first);
+      free = free &&
+             (graph[v.node].leaf != Leaf::none || last_use[static_cast<size_t>(v.node)] > first);
     if (free) place[static_cast<size_t>(id)] = first;
   }
   // Nodes that sank to the same place keep their order.
   std::vector<std::vector<NodeId>> before(static_cast<size_t>(n));
   for (NodeId id = 0; id < n; ++id)
-    if (place[static_cast<size_t>(id)] != id) before[static_cast<size_t>(place[static_cast<size_t>(id)])].push_back(id);
+    if (place[static_cast<size_t>(id)] != id)
+      before[static_cast<size_t>(place[static_cast<size_t>(id)])].push_back(id);
   Rewriter r(graph);
   for (NodeId id = 0; id < n; ++id) {
     if (place[static_cast<size_t>(id)] != id) continue;

@@ -1,5 +1,5 @@
-// The passes: each takes a graph and gives a graph, is verified after, and can be switched off by name.
-// The order is fixed in optimize(); docs/ARCHITECTURE.md says why.
+// The passes: each takes a graph and gives a graph, is verified after, and can be switched off by
+// name. The order is fixed in optimize(); docs/ARCHITECTURE.md says why.
 #pragma once
 #include <set>
 #include <string>
@@ -12,8 +12,8 @@ namespace millrace {
 
 // How much of the forward pass is run a second time to save memory.
 struct Recompute {
-  bool cheap = false;       // normalisation and element-wise results
-  int64_t whole_layers = 0; // the first so many layers keep only their input
+  bool cheap = false;        // normalisation and element-wise results
+  int64_t whole_layers = 0;  // the first so many layers keep only their input
   friend bool operator==(const Recompute&, const Recompute&) = default;
 };
 
@@ -25,7 +25,8 @@ struct PassOptions {
 
 std::vector<std::string_view> pass_names();
 
-// Merges equal nodes, folds constants into expressions, drops identities, adds into embedding gradients.
+// Merges equal nodes, folds constants into expressions, drops identities, adds into embedding
+// gradients.
 Graph simplify(const Graph& graph);
 // Backward nodes read recomputed values instead of stored ones.
 Graph recompute(const Graph& graph, const Recompute& how);

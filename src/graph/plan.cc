@@ -11,13 +11,20 @@ namespace millrace {
 
 std::string_view memory_class_name(MemoryClass c) {
   switch (c) {
-    case MemoryClass::parameters: return "parameters";
-    case MemoryClass::optimizer_state: return "optimizer state";
-    case MemoryClass::gradients: return "gradients";
-    case MemoryClass::inputs: return "inputs";
-    case MemoryClass::activations: return "activations";
-    case MemoryClass::temporaries: return "temporaries";
-    case MemoryClass::workspace: return "workspace";
+    case MemoryClass::parameters:
+      return "parameters";
+    case MemoryClass::optimizer_state:
+      return "optimizer state";
+    case MemoryClass::gradients:
+      return "gradients";
+    case MemoryClass::inputs:
+      return "inputs";
+    case MemoryClass::activations:
+      return "activations";
+    case MemoryClass::temporaries:
+      return "temporaries";
+    case MemoryClass::workspace:
+      return "workspace";
   }
   return "";
 }
@@ -26,10 +33,14 @@ namespace {
 
 MemoryClass leaf_class(Leaf leaf) {
   switch (leaf) {
-    case Leaf::parameter: return MemoryClass::parameters;
-    case Leaf::optimizer_state: return MemoryClass::optimizer_state;
-    case Leaf::gradient_buffer: return MemoryClass::gradients;
-    default: return MemoryClass::inputs;
+    case Leaf::parameter:
+      return MemoryClass::parameters;
+    case Leaf::optimizer_state:
+      return MemoryClass::optimizer_state;
+    case Leaf::gradient_buffer:
+      return MemoryClass::gradients;
+    default:
+      return MemoryClass::inputs;
   }
 }
 
@@ -37,15 +48,18 @@ MemoryClass leaf_class(Leaf leaf) {
 void assign_buffers(Plan& plan) {
   const Graph& g = plan.graph;
   std::vector<std::vector<NodeId>> last_use(g.nodes.size());
-  for (NodeId id = 0; id < g.size(); ++id) last_use[static_cast<size_t>(id)].assign(g[id].out.size(), id);
+  for (NodeId id = 0; id < g.size(); ++id)
+    last_use[static_cast<size_t>(id)].assign(g[id].out.size(), id);
   for (NodeId id = 0; id < g.size(); ++id)
     for (Value v : g[id].in) last_use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)] = id;
-  for (const auto& [name, v] : g.outputs) last_use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)] = g.size();
+  for (const auto& [name, v] : g.outputs)
+    last_use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)] = g.size();
   std::map<Value, NodeId> update_of;
   for (const Update& u : g.updates) update_of[u.value] = u.leaf;
   std::vector<bool> reaches_optimizer(g.nodes.size(), false);
   for (const Node& n : g.nodes)
-    if (n.phase == Phase::optimizer) for (Value v : n.in) reaches_optimizer[static_cast<size_t>(v.node)] = true;
+    if (n.phase == Phase::optimizer)
+      for (Value v : n.in) reaches_optimizer[static_cast<size_t>(v.node)] = true;
 
   plan.buffer_of.resize(g.nodes.size());
   plan.workspace_of.assign(g.nodes.size(), -1);
@@ -60,17 +74,23 @@ void assign_buffers(Plan& plan) {
       const Value value{id, static_cast<int32_t>(o)};
       const NodeId dies = last_use[static_cast<size_t>(id)][o];
       int32_t buffer = -1;
-      auto buffer_in = [&](Value v) { return plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)]; };
+      auto buffer_in = [&](Value v) {
+        return plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)];
+      };
       if (n.op->is_view) buffer = buffer_in(n.in[0]);
       const auto updated = update_of.find(value);
       if (updated != update_of.end()) {
         const int32_t leaf_buffer = plan.buffer_of[static_cast<size_t>(updated->second)][0];
         for (const InPlace& p : pairs)
-          if (p.out == static_cast<int>(o) && buffer_in(n.in[static_cast<size_t>(p.in)]) == leaf_buffer) buffer = leaf_buffer;
-        MR_CHECK(buffer == leaf_buffer, "{} cannot update {} in place", n.op->name, g[updated->second].name);
+          if (p.out == static_cast<int>(o) &&
+              buffer_in(n.in[static_cast<size_t>(p.in)]) == leaf_buffer)
+            buffer = leaf_buffer;
+        MR_CHECK(buffer == leaf_buffer, "{} cannot update {} in place", n.op->name,
+                 g[updated->second].name);
         for (NodeId later = id + 1; later < g.size(); ++later)
           for (Value v : g[later].in)
-            MR_CHECK(v.node >= id || buffer_in(v) != leaf_buffer, "{} read after its update", g[updated->second].name);
+            MR_CHECK(v.node >= id || buffer_in(v) != leaf_buffer, "{} read after its update",
+                     g[updated->second].name);
       }
       for (const InPlace& p : pairs) {
         if (buffer >= 0 || p.out != static_cast<int>(o)) continue;
@@ -79,11 +99,14 @@ void assign_buffers(Plan& plan) {
         // The input must die here: no later reader of anything that shares its buffer.
         if (b.in_state || b.last > id || b.bytes != aligned(n.out[o].bytes())) continue;
         if (std::find(taken.begin(), taken.end(), candidate) != taken.end()) continue;
-        // Read through another input too (a value used twice, a view): only if that one may be overwritten as well.
+        // Read through another input too (a value used twice, a view): only if that one may be
+        // overwritten as well.
         bool shared = false;
         for (size_t i = 0; i < n.in.size(); ++i) {
           if (buffer_in(n.in[i]) != candidate) continue;
-          shared = shared || std::none_of(pairs.begin(), pairs.end(), [&](const InPlace& q) { return q.out == static_cast<int>(o) && q.in == static_cast<int>(i); });
+          shared = shared || std::none_of(pairs.begin(), pairs.end(), [&](const InPlace& q) {
+                     return q.out == static_cast<int>(o) && q.in == static_cast<int>(i);
+                   });
         }
         if (shared) continue;
         buffer = candidate;
@@ -93,14 +116,22 @@ void assign_buffers(Plan& plan) {
         Buffer& b = plan.buffers[static_cast<size_t>(buffer)];
         b.last = std::max(b.last, dies);
       } else {
-        Buffer b{.bytes = aligned(n.out[o].bytes()), .offset = 0, .in_state = n.leaf != Leaf::none, .first = id, .last = dies, .memory_class = MemoryClass::temporaries, .owner = id};
+        Buffer b{.bytes = aligned(n.out[o].bytes()),
+                 .offset = 0,
+                 .in_state = n.leaf != Leaf::none,
+                 .first = id,
+                 .last = dies,
+                 .memory_class = MemoryClass::temporaries,
+                 .owner = id};
         if (n.leaf != Leaf::none) {
           b.memory_class = leaf_class(n.leaf);
           b.last = g.size();
-        } else if (n.phase == Phase::forward && dies < g.size() && g[dies].phase != Phase::forward) {
+        } else if (n.phase == Phase::forward && dies < g.size() &&
+                   g[dies].phase != Phase::forward) {
           b.memory_class = MemoryClass::activations;
         }
-        if (n.leaf == Leaf::none && reaches_optimizer[static_cast<size_t>(id)] && n.phase != Phase::optimizer && n.out[o].numel() > 1)
+        if (n.leaf == Leaf::none && reaches_optimizer[static_cast<size_t>(id)] &&
+            n.phase != Phase::optimizer && n.out[o].numel() > 1)
           b.memory_class = MemoryClass::gradients;
         buffer = static_cast<int32_t>(plan.buffers.size());
         plan.buffers.push_back(b);
@@ -109,7 +140,14 @@ void assign_buffers(Plan& plan) {
     }
     if (plan.kernels[static_cast<size_t>(id)].workspace_bytes > 0) {
       plan.workspace_of[static_cast<size_t>(id)] = static_cast<int32_t>(plan.buffers.size());
-      plan.buffers.push_back({.bytes = aligned(plan.kernels[static_cast<size_t>(id)].workspace_bytes), .offset = 0, .in_state = false, .first = id, .last = id, .memory_class = MemoryClass::workspace, .owner = id});
+      plan.buffers.push_back(
+          {.bytes = aligned(plan.kernels[static_cast<size_t>(id)].workspace_bytes),
+           .offset = 0,
+           .in_state = false,
+           .first = id,
+           .last = id,
+           .memory_class = MemoryClass::workspace,
+           .owner = id});
     }
   }
 }
@@ -118,7 +156,9 @@ void assign_buffers(Plan& plan) {
 void assign_offsets(Plan& plan) {
   std::vector<size_t> order(plan.buffers.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return plan.buffers[a].bytes > plan.buffers[b].bytes; });
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return plan.buffers[a].bytes > plan.buffers[b].bytes;
+  });
   std::vector<size_t> placed;
   for (size_t index : order) {
     Buffer& b = plan.buffers[index];
@@ -172,7 +212,9 @@ Plan make_plan(const Graph& graph, const PassOptions& options, KernelChooser& ch
   plan.graph = optimize(graph, options);
   for (const Node& n : plan.graph.nodes) {
     const auto in = plan.graph.in_types(n);
-    plan.kernels.push_back(n.leaf != Leaf::none || n.op->is_view ? KernelChoice{} : chooser.choose(*n.op, {n.attrs, in, n.out}));
+    plan.kernels.push_back(n.leaf != Leaf::none || n.op->is_view
+                               ? KernelChoice{}
+                               : chooser.choose(*n.op, {n.attrs, in, n.out}));
   }
   assign_buffers(plan);
   assign_offsets(plan);
@@ -184,23 +226,29 @@ Plan make_plan(const Graph& graph, const PassOptions& options, KernelChooser& ch
 void verify_memory(const Plan& plan) {
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& a = plan.buffers[i];
-    MR_CHECK(a.offset % kAlignment == 0 && a.offset + a.bytes <= (a.in_state ? plan.state_bytes : plan.scratch_bytes), "buffer {} out of its arena", i);
+    MR_CHECK(a.offset % kAlignment == 0 &&
+                 a.offset + a.bytes <= (a.in_state ? plan.state_bytes : plan.scratch_bytes),
+             "buffer {} out of its arena", i);
     for (size_t k = i + 1; k < plan.buffers.size(); ++k) {
       const Buffer& b = plan.buffers[k];
-      const bool together = a.in_state == b.in_state && (a.in_state || (a.first <= b.last && b.first <= a.last));
-      MR_CHECK(!together || a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset, "buffers {} and {} overlap", i, k);
+      const bool together =
+          a.in_state == b.in_state && (a.in_state || (a.first <= b.last && b.first <= a.last));
+      MR_CHECK(!together || a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset,
+               "buffers {} and {} overlap", i, k);
     }
   }
 }
 
 std::string Plan::text() const {
-  std::string s = fmt::format("plan: {} nodes, state {} B, scratch {} B, {} flops\n", graph.nodes.size(), state_bytes, scratch_bytes, flops);
+  std::string s = fmt::format("plan: {} nodes, state {} B, scratch {} B, {} flops\n",
+                              graph.nodes.size(), state_bytes, scratch_bytes, flops);
   for (NodeId id = 0; id < graph.size(); ++id) {
     const Node& n = graph[id];
     s += fmt::format("%{} {}", id, n.op->name);
     if (!n.name.empty()) s += " " + n.name;
     for (size_t i = 0; i < n.in.size(); ++i)
-      s += fmt::format("{}%{}{}", i ? "," : " (", n.in[i].node, n.in[i].out ? fmt::format(".{}", n.in[i].out) : "");
+      s += fmt::format("{}%{}{}", i ? "," : " (", n.in[i].node,
+                       n.in[i].out ? fmt::format(".{}", n.in[i].out) : "");
     if (!n.in.empty()) s += ')';
     if (const std::string a = n.attrs.str(); !a.empty()) s += " {" + a + "}";
     s += " ->";
@@ -211,10 +259,13 @@ std::string Plan::text() const {
     const KernelChoice& kernel = kernels[static_cast<size_t>(id)];
     if (!kernel.name.empty()) s += " by " + kernel.name;
     if (kernel.workspace_bytes > 0) s += fmt::format(" +{}", kernel.workspace_bytes);
-    s += fmt::format("  # {} {}{}\n", phase_name(n.phase), graph.scopes[static_cast<size_t>(n.scope)].path, n.recomputed ? " again" : "");
+    s += fmt::format("  # {} {}{}\n", phase_name(n.phase),
+                     graph.scopes[static_cast<size_t>(n.scope)].path, n.recomputed ? " again" : "");
   }
-  for (const auto& [name, v] : graph.outputs) s += fmt::format("output {} %{}.{}\n", name, v.node, v.out);
-  for (const Update& u : graph.updates) s += fmt::format("update {} %{}.{}\n", graph[u.leaf].name, u.value.node, u.value.out);
+  for (const auto& [name, v] : graph.outputs)
+    s += fmt::format("output {} %{}.{}\n", name, v.node, v.out);
+  for (const Update& u : graph.updates)
+    s += fmt::format("update {} %{}.{}\n", graph[u.leaf].name, u.value.node, u.value.out);
   return s;
 }
 

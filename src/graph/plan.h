@@ -1,6 +1,6 @@
 // Plan: everything known before running. Operations in order, the kernel for each and why others
-// declined, every buffer's place in the arena, FLOPs, bytes, the exact peak. It has a text form and a
-// hash; `plan`, the executor and the doctor read it and nothing else.
+// declined, every buffer's place in the arena, FLOPs, bytes, the exact peak. It has a text form and
+// a hash; `plan`, the executor and the doctor read it and nothing else.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -26,14 +26,23 @@ class KernelChooser {
   virtual KernelChoice choose(const OpCard& op, const OpSite& site) = 0;
 };
 
-enum class MemoryClass : uint8_t { parameters, optimizer_state, gradients, inputs, activations, temporaries, workspace };
+enum class MemoryClass : uint8_t {
+  parameters,
+  optimizer_state,
+  gradients,
+  inputs,
+  activations,
+  temporaries,
+  workspace
+};
 constexpr size_t kMemoryClasses = 7;
 std::string_view memory_class_name(MemoryClass c);
 constexpr int64_t kAlignment = 64;  // one cache line, one AVX-512 register
 inline int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// A piece of storage. Leaves live in the state, which all plans of a session share by name; everything
-// else lives in the scratch arena between `first` and `last` (positions in the node order).
+// A piece of storage. Leaves live in the state, which all plans of a session share by name;
+// everything else lives in the scratch arena between `first` and `last` (positions in the node
+// order).
 struct Buffer {
   int64_t bytes = 0;
   int64_t offset = 0;
@@ -51,9 +60,9 @@ struct Plan {
   std::vector<int32_t> workspace_of;            // per node, or -1
   std::vector<Buffer> buffers;
 
-  int64_t scratch_bytes = 0;  // size of the arena this plan needs
-  int64_t state_bytes = 0;    // leaves of this plan, each aligned
-  NodeId peak_at = 0;         // where most is alive
+  int64_t scratch_bytes = 0;                      // size of the arena this plan needs
+  int64_t state_bytes = 0;                        // leaves of this plan, each aligned
+  NodeId peak_at = 0;                             // where most is alive
   std::array<int64_t, kMemoryClasses> at_peak{};  // alive there, by class; state classes included
   double flops = 0;
 

@@ -1,5 +1,5 @@
-// The decoder-only Transformer: GPT-2 (Radford et al. 2019) and Llama (Touvron et al., arXiv 2302.13971)
-// shapes and everything between, pre-norm.
+// The decoder-only Transformer: GPT-2 (Radford et al. 2019) and Llama (Touvron et al., arXiv
+// 2302.13971) shapes and everything between, pre-norm.
 //   x = embedding[tokens] (+ positions)
 //   for each layer: x += attention(norm(x)); x += mlp(norm(x))
 //   logits = head(norm(x))
@@ -16,19 +16,43 @@ class Gpt : public Model {
   void declare(Schema& s) override {
     s.integer("model.d_model", &D_).range(1, 65536).help("Width of the residual stream.");
     s.integer("model.num_layers", &L_).range(1, 1024).help("Number of layers.");
-    s.integer("model.num_heads", &H_).range(1, 4096).allow_auto().help("Attention heads; auto: one for every 64 of d_model.");
-    s.integer("model.num_kv_heads", &G_).range(1, 4096).allow_auto().help("Key/value heads (grouped-query attention); auto: num_heads.");
-    s.integer("model.d_ff", &F_).range(1, 1 << 20).allow_auto().help("Width inside the MLP; auto: 4 x d_model, or 8/3 x d_model rounded up to 64 for swiglu.");
-    s.integer("model.vocab_size", &V_).range(2, 1 << 24).allow_auto().help("Vocabulary; auto: what the tokenizer has.");
-    s.choice("model.positions", &positions_, {"learned", "rotary"}).help("How the model knows where a token stands.");
+    s.integer("model.num_heads", &H_)
+        .range(1, 4096)
+        .allow_auto()
+        .help("Attention heads; auto: one for every 64 of d_model.");
+    s.integer("model.num_kv_heads", &G_)
+        .range(1, 4096)
+        .allow_auto()
+        .help("Key/value heads (grouped-query attention); auto: num_heads.");
+    s.integer("model.d_ff", &F_)
+        .range(1, 1 << 20)
+        .allow_auto()
+        .help(
+            "Width inside the MLP; auto: 4 x d_model, or 8/3 x d_model rounded up to 64 for "
+            "swiglu.");
+    s.integer("model.vocab_size", &V_)
+        .range(2, 1 << 24)
+        .allow_auto()
+        .help("Vocabulary; auto: what the tokenizer has.");
+    s.choice("model.positions", &positions_, {"learned", "rotary"})
+        .help("How the model knows where a token stands.");
     s.choice("model.norm", &norm_, {"layer_norm", "rms_norm"}).help("Normalisation.");
     s.number("model.norm_eps", &eps_).above(0).max(1).help("Epsilon of the normalisation.");
-    s.choice("model.activation", &activation_, {"gelu_tanh", "gelu", "relu", "silu", "swiglu"}).help("Activation of the MLP; gelu_tanh is GPT-2's.");
+    s.choice("model.activation", &activation_, {"gelu_tanh", "gelu", "relu", "silu", "swiglu"})
+        .help("Activation of the MLP; gelu_tanh is GPT-2's.");
     s.boolean("model.tied_embeddings", &tied_).help("The output head is the token embedding.");
     s.boolean("model.bias", &bias_).help("Biases in linear layers and LayerNorm.");
-    s.number("model.dropout", &dropout_).min(0).below(1).help("Dropout on embeddings, attention and the two residual branches.");
+    s.number("model.dropout", &dropout_)
+        .min(0)
+        .below(1)
+        .help("Dropout on embeddings, attention and the two residual branches.");
     s.number("model.rope_theta", &theta_).above(0).help("Base of the rotary frequencies.");
-    s.number("model.init_std", &init_std_).above(0).max(10).help("Standard deviation of the initial weights; projections into the residual stream get 1/sqrt(2 x num_layers) of it.");
+    s.number("model.init_std", &init_std_)
+        .above(0)
+        .max(10)
+        .help(
+            "Standard deviation of the initial weights; projections into the residual stream get "
+            "1/sqrt(2 x num_layers) of it.");
   }
 
   void resolve(Schema& s, int64_t vocab_size, int64_t max_length) override {
@@ -40,19 +64,37 @@ class Gpt : public Model {
     };
     set_auto("model.num_heads", H_, D_ % 64 == 0 ? D_ / 64 : 1, "auto: d_model / 64");
     set_auto("model.num_kv_heads", G_, H_, "auto: num_heads");
-    set_auto("model.d_ff", F_, activation_ == "swiglu" ? (8 * D_ / 3 + 63) / 64 * 64 : 4 * D_, "auto: from d_model");
+    set_auto("model.d_ff", F_, activation_ == "swiglu" ? (8 * D_ / 3 + 63) / 64 * 64 : 4 * D_,
+             "auto: from d_model");
     set_auto("model.vocab_size", V_, vocab_size, "auto: from the tokenizer");
-    auto refuse = [&](const char* key, const std::string& what, const std::string& expected, const std::string& remedy) {
-      throw Error({.code = ErrorCode::config, .what = what, .where = s.where(key), .expected = expected, .got = what, .remedy = remedy});
+    auto refuse = [&](const char* key, const std::string& what, const std::string& expected,
+                      const std::string& remedy) {
+      throw Error({.code = ErrorCode::config,
+                   .what = what,
+                   .where = s.where(key),
+                   .expected = expected,
+                   .got = what,
+                   .remedy = remedy});
     };
     if (D_ % H_ != 0)
-      refuse("model.num_heads", fmt::format("model.d_model {} is not divisible by model.num_heads {}", D_, H_), "d_model = num_heads x head width", fmt::format("model.num_heads={} or model.d_model={}", nearest_divisor(D_, H_), (D_ + H_ - 1) / H_ * H_));
+      refuse("model.num_heads",
+             fmt::format("model.d_model {} is not divisible by model.num_heads {}", D_, H_),
+             "d_model = num_heads x head width",
+             fmt::format("model.num_heads={} or model.d_model={}", nearest_divisor(D_, H_),
+                         (D_ + H_ - 1) / H_ * H_));
     if (H_ % G_ != 0)
-      refuse("model.num_kv_heads", fmt::format("model.num_heads {} is not divisible by model.num_kv_heads {}", H_, G_), "each key/value head serves the same number of query heads", fmt::format("model.num_kv_heads={}", nearest_divisor(H_, G_)));
+      refuse("model.num_kv_heads",
+             fmt::format("model.num_heads {} is not divisible by model.num_kv_heads {}", H_, G_),
+             "each key/value head serves the same number of query heads",
+             fmt::format("model.num_kv_heads={}", nearest_divisor(H_, G_)));
     if (positions_ == "rotary" && (D_ / H_) % 2 != 0)
-      refuse("model.num_heads", fmt::format("head width {} is odd", D_ / H_), "an even head width for rotary positions", "another num_heads, or model.positions=learned");
+      refuse("model.num_heads", fmt::format("head width {} is odd", D_ / H_),
+             "an even head width for rotary positions",
+             "another num_heads, or model.positions=learned");
     if (V_ < vocab_size)
-      refuse("model.vocab_size", fmt::format("model.vocab_size {} is smaller than the tokenizer's {}", V_, vocab_size), fmt::format("at least {}", vocab_size), "model.vocab_size=auto");
+      refuse("model.vocab_size",
+             fmt::format("model.vocab_size {} is smaller than the tokenizer's {}", V_, vocab_size),
+             fmt::format("at least {}", vocab_size), "model.vocab_size=auto");
   }
 
   std::vector<Parameter> parameters() const override {
@@ -61,29 +103,73 @@ class Gpt : public Model {
     const int64_t K = D_ / H_, Q = H_ * K, KV = G_ * K;
     const double out_std = init_std_ / std::sqrt(2.0 * static_cast<double>(L_));
     std::vector<Parameter> table;
-    auto weight = [&](std::string name, int64_t in, int64_t out, double std, std::vector<std::string> external, std::vector<int64_t> widths = {}) {
-      table.push_back({name + ".weight", {in, out}, Init::normal, std, true, suffixed(external, ".weight"), widths, !gpt2});
-      if (bias_) table.push_back({name + ".bias", {out}, Init::zeros, 0, false, suffixed(external, ".bias"), widths, false});
+    auto weight = [&](std::string name, int64_t in, int64_t out, double std,
+                      std::vector<std::string> external, std::vector<int64_t> widths = {}) {
+      table.push_back({name + ".weight",
+                       {in, out},
+                       Init::normal,
+                       std,
+                       true,
+                       suffixed(external, ".weight"),
+                       widths,
+                       !gpt2});
+      if (bias_)
+        table.push_back({name + ".bias",
+                         {out},
+                         Init::zeros,
+                         0,
+                         false,
+                         suffixed(external, ".bias"),
+                         widths,
+                         false});
     };
     auto norm = [&](std::string name, const std::string& external) {
-      table.push_back({name + ".weight", {D_}, Init::ones, 0, false, {external + ".weight"}, {}, false});
-      if (norm_ == "layer_norm" && bias_) table.push_back({name + ".bias", {D_}, Init::zeros, 0, false, {external + ".bias"}, {}, false});
+      table.push_back(
+          {name + ".weight", {D_}, Init::ones, 0, false, {external + ".weight"}, {}, false});
+      if (norm_ == "layer_norm" && bias_)
+        table.push_back(
+            {name + ".bias", {D_}, Init::zeros, 0, false, {external + ".bias"}, {}, false});
     };
-    table.push_back({"embedding.weight", {V_, D_}, Init::normal, init_std_, true, {gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight"}, {}, false});
-    if (gpt2) table.push_back({"positions.weight", {T_, D_}, Init::normal, init_std_, true, {"transformer.wpe.weight"}, {}, false});
+    table.push_back({"embedding.weight",
+                     {V_, D_},
+                     Init::normal,
+                     init_std_,
+                     true,
+                     {gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight"},
+                     {},
+                     false});
+    if (gpt2)
+      table.push_back({"positions.weight",
+                       {T_, D_},
+                       Init::normal,
+                       init_std_,
+                       true,
+                       {"transformer.wpe.weight"},
+                       {},
+                       false});
     for (int64_t i = 0; i < L_; ++i) {
-      const std::string name = fmt::format("layers.{}.", i), hf = fmt::format(fmt::runtime(gpt2 ? "transformer.h.{}." : "model.layers.{}."), i);
+      const std::string name = fmt::format("layers.{}.", i),
+                        hf = fmt::format(
+                            fmt::runtime(gpt2 ? "transformer.h.{}." : "model.layers.{}."), i);
       norm(name + "norm1", hf + (gpt2 ? "ln_1" : "input_layernorm"));
-      if (gpt2) weight(name + "attention.qkv", D_, Q + 2 * KV, init_std_, {hf + "attn.c_attn"});
-      else weight(name + "attention.qkv", D_, Q + 2 * KV, init_std_, {hf + "self_attn.q_proj", hf + "self_attn.k_proj", hf + "self_attn.v_proj"}, {Q, KV, KV});
-      weight(name + "attention.output", Q, D_, out_std, {hf + (gpt2 ? "attn.c_proj" : "self_attn.o_proj")});
+      if (gpt2)
+        weight(name + "attention.qkv", D_, Q + 2 * KV, init_std_, {hf + "attn.c_attn"});
+      else
+        weight(name + "attention.qkv", D_, Q + 2 * KV, init_std_,
+               {hf + "self_attn.q_proj", hf + "self_attn.k_proj", hf + "self_attn.v_proj"},
+               {Q, KV, KV});
+      weight(name + "attention.output", Q, D_, out_std,
+             {hf + (gpt2 ? "attn.c_proj" : "self_attn.o_proj")});
       norm(name + "norm2", hf + (gpt2 ? "ln_2" : "post_attention_layernorm"));
-      if (activation_ == "swiglu") weight(name + "mlp.gate", D_, F_, init_std_, {hf + "mlp.gate_proj"});
+      if (activation_ == "swiglu")
+        weight(name + "mlp.gate", D_, F_, init_std_, {hf + "mlp.gate_proj"});
       weight(name + "mlp.up", D_, F_, init_std_, {hf + (gpt2 ? "mlp.c_fc" : "mlp.up_proj")});
       weight(name + "mlp.down", F_, D_, out_std, {hf + (gpt2 ? "mlp.c_proj" : "mlp.down_proj")});
     }
     norm("norm", gpt2 ? "transformer.ln_f" : "model.norm");
-    if (!tied_) table.push_back({"head.weight", {V_, D_}, Init::normal, init_std_, true, {"lm_head.weight"}, {}, false});
+    if (!tied_)
+      table.push_back(
+          {"head.weight", {V_, D_}, Init::normal, init_std_, true, {"lm_head.weight"}, {}, false});
     return table;
   }
 
@@ -94,14 +180,16 @@ class Gpt : public Model {
     const Value scale = b.input("loss_scale", {Shape{}, DType::f32});
     const Value head = head_weight(layers);
     const auto scope = b.scope("loss");
-    return b.op("linear_cross_entropy", {x, head, targets, scale}, {{"gradients", b.training}, {"chunk_rows", 0}});
+    return b.op("linear_cross_entropy", {x, head, targets, scale},
+                {{"gradients", b.training}, {"chunk_rows", 0}});
   }
 
   Value build_logits(Builder& b, BatchShape shape) const override {
     Layers layers(b, parameters());
     const Value x = trunk(layers, b.input("prompt", {{shape.batch, shape.length}, DType::i32}));
     const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
-    const Value last = b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, D_})});  // [B, D]
+    const Value last =
+        b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, D_})});  // [B, D]
     return b.matmul(last, head_weight(layers), false, true);
   }
 
@@ -110,11 +198,36 @@ class Gpt : public Model {
   std::string external_config() const override {
     nlohmann::ordered_json j;
     if (positions_ == "learned") {
-      j = {{"architectures", {"GPT2LMHeadModel"}}, {"model_type", "gpt2"}, {"vocab_size", V_}, {"n_positions", T_}, {"n_embd", D_}, {"n_layer", L_}, {"n_head", H_}, {"n_inner", F_},
-           {"activation_function", activation_ == "gelu_tanh" ? "gelu_new" : activation_}, {"layer_norm_epsilon", eps_}, {"resid_pdrop", dropout_}, {"embd_pdrop", dropout_}, {"attn_pdrop", dropout_}, {"tie_word_embeddings", tied_}};
+      j = {{"architectures", {"GPT2LMHeadModel"}},
+           {"model_type", "gpt2"},
+           {"vocab_size", V_},
+           {"n_positions", T_},
+           {"n_embd", D_},
+           {"n_layer", L_},
+           {"n_head", H_},
+           {"n_inner", F_},
+           {"activation_function", activation_ == "gelu_tanh" ? "gelu_new" : activation_},
+           {"layer_norm_epsilon", eps_},
+           {"resid_pdrop", dropout_},
+           {"embd_pdrop", dropout_},
+           {"attn_pdrop", dropout_},
+           {"tie_word_embeddings", tied_}};
     } else {
-      j = {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", V_}, {"hidden_size", D_}, {"intermediate_size", F_}, {"num_hidden_layers", L_}, {"num_attention_heads", H_}, {"num_key_value_heads", G_},
-           {"max_position_embeddings", T_}, {"hidden_act", "silu"}, {"rms_norm_eps", eps_}, {"rope_theta", theta_}, {"tie_word_embeddings", tied_}, {"attention_bias", bias_}, {"mlp_bias", bias_}};
+      j = {{"architectures", {"LlamaForCausalLM"}},
+           {"model_type", "llama"},
+           {"vocab_size", V_},
+           {"hidden_size", D_},
+           {"intermediate_size", F_},
+           {"num_hidden_layers", L_},
+           {"num_attention_heads", H_},
+           {"num_key_value_heads", G_},
+           {"max_position_embeddings", T_},
+           {"hidden_act", "silu"},
+           {"rms_norm_eps", eps_},
+           {"rope_theta", theta_},
+           {"tie_word_embeddings", tied_},
+           {"attention_bias", bias_},
+           {"mlp_bias", bias_}};
     }
     j["torch_dtype"] = "float32";
     return j.dump(2) + "\n";
@@ -186,8 +299,12 @@ class Gpt : public Model {
     Builder& b = layers.b;
     const auto scope = b.scope("mlp");
     const Value up = layers.linear(x, "up");
-    if (activation_ == "swiglu") return layers.linear(b.mul(b.apply(Function::silu, layers.linear(x, "gate")), up), "down");
-    const Function f = activation_ == "gelu" ? Function::gelu : activation_ == "relu" ? Function::relu : activation_ == "silu" ? Function::silu : Function::gelu_tanh;
+    if (activation_ == "swiglu")
+      return layers.linear(b.mul(b.apply(Function::silu, layers.linear(x, "gate")), up), "down");
+    const Function f = activation_ == "gelu"   ? Function::gelu
+                       : activation_ == "relu" ? Function::relu
+                       : activation_ == "silu" ? Function::silu
+                                               : Function::gelu_tanh;
     return layers.linear(b.apply(f, up), "down");
   }
 

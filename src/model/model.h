@@ -1,5 +1,5 @@
-// A model family: its settings, its parameter table, and the graph it builds. One file per family in
-// model/, one line in model_list.inc; nothing outside model/ knows a family by name.
+// A model family: its settings, its parameter table, and the graph it builds. One file per family
+// in model/, one line in model_list.inc; nothing outside model/ knows a family by name.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,14 +14,14 @@ namespace millrace {
 
 // One row of the parameter table.
 struct Parameter {
-  std::string name;   // "layers.0.attention.qkv.weight"
+  std::string name;  // "layers.0.attention.qkv.weight"
   Shape shape;
   enum class Init { normal, zeros, ones } init = Init::normal;
   double init_std = 0.02;
   bool decay = true;  // weight decay applies
 
-  // The name(s) the Hugging Face ecosystem gives it. Several: parts of `shape`'s last dimension, each
-  // `part_widths` wide. `transposed`: stored there as [out, in].
+  // The name(s) the Hugging Face ecosystem gives it. Several: parts of `shape`'s last dimension,
+  // each `part_widths` wide. `transposed`: stored there as [out, in].
   std::vector<std::string> external;
   std::vector<int64_t> part_widths;
   bool transposed = false;
@@ -44,8 +44,8 @@ class Model {
   // Declares inputs "tokens", "targets" (i32 [B,T]) and "loss_scale" ([]); returns the loss:
   // loss_scale times the sum of the tokens' negative log-likelihoods.
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;
-  // Declares "prompt" (i32 [B,T]) and "prompt_row" (i32 [B], the rows of [B*T] to predict after); returns
-  // their logits [B, V].
+  // Declares "prompt" (i32 [B,T]) and "prompt_row" (i32 [B], the rows of [B*T] to predict after);
+  // returns their logits [B, V].
   virtual Value build_logits(Builder& b, BatchShape shape) const = 0;
   virtual int64_t vocab_size() const = 0;
   // The model as a Hugging Face style config.json.

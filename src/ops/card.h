@@ -7,7 +7,8 @@
 #include "graph/builder.h"
 #include "graph/op.h"
 
-// Both instantiations of a card's reference loop `template <typename T> void reference(const RefCall<T>&)`.
+// Both instantiations of a card's reference loop `template <typename T> void reference(const
+// RefCall<T>&)`.
 #define MR_REFERENCE .reference_f32 = reference<float>, .reference_f64 = reference<double>
 
 namespace millrace {

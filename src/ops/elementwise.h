@@ -1,4 +1,5 @@
-// How the operands of an element-wise node relate to its output; shared by the card and its kernels.
+// How the operands of an element-wise node relate to its output; shared by the card and its
+// kernels.
 #pragma once
 #include <cstdint>
 #include <numeric>
@@ -50,16 +51,19 @@ inline std::string operand_layout(const TensorType& in, const Shape& out, Operan
   return in.shape.str() + " does not broadcast to " + out.str();
 }
 
-// The shape of the result: among operands that are not single numbers the one with most dimensions, then
-// the longest.
+// The shape of the result: among operands that are not single numbers the one with most dimensions,
+// then the longest.
 inline Shape broadcast_shape(std::span<const TensorType> in) {
   Shape shape;
   for (const TensorType& t : in) {
     if (t.dtype != DType::f32) continue;
     const bool number = t.numel() == 1, was_number = shape.numel() == 1;
-    // At one rank: the longer dimensions, not the number of elements, which says nothing when it is 0.
+    // At one rank: the longer dimensions, not the number of elements, which says nothing when it is
+    // 0.
     auto length = [](const Shape& s) { return std::accumulate(s.begin(), s.end(), int64_t{0}); };
-    const bool better = number != was_number ? was_number : t.shape.rank() != shape.rank() ? t.shape.rank() > shape.rank() : length(t.shape) > length(shape);
+    const bool better = number != was_number             ? was_number
+                        : t.shape.rank() != shape.rank() ? t.shape.rank() > shape.rank()
+                                                         : length(t.shape) > length(shape);
     if (better) shape = t.shape;
   }
   return shape;

@@ -8,7 +8,8 @@ std::string infer_leaf(const Attrs&, std::span<const TensorType>, std::vector<Te
   return "a leaf is declared, not inferred";
 }
 
-std::string infer_constant(const Attrs& attrs, std::span<const TensorType> in, std::vector<TensorType>& out) {
+std::string infer_constant(const Attrs& attrs, std::span<const TensorType> in,
+                           std::vector<TensorType>& out) {
   out = {{shape_from_text(attrs.text("shape")), DType::f32}};
   return expect_inputs(in, 0);
 }
@@ -25,7 +26,10 @@ std::vector<OpCase> constant_cases() {
 }  // namespace
 
 extern const OpCard leaf_card;
-const OpCard leaf_card = {.name = "leaf", .summary = "an input, parameter or state tensor", .infer = infer_leaf, .no_gradient = "it is where gradients end"};
+const OpCard leaf_card = {.name = "leaf",
+                          .summary = "an input, parameter or state tensor",
+                          .infer = infer_leaf,
+                          .no_gradient = "it is where gradients end"};
 
 extern const OpCard constant_card;
 const OpCard constant_card = {.name = "constant",

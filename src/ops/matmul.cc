@@ -1,5 +1,5 @@
-// Matrix product, with an optional epilogue: an element-wise expression of the product (operand a0) and
-// further inputs (bias, residual, saved pre-activation), put there by the epilogue fusion pass.
+// Matrix product, with an optional epilogue: an element-wise expression of the product (operand a0)
+// and further inputs (bias, residual, saved pre-activation), put there by the epilogue fusion pass.
 #include "ops/matmul.h"
 
 #include "ops/card.h"
@@ -8,17 +8,22 @@
 namespace millrace {
 namespace {
 
-std::string infer(const Attrs& attrs, std::span<const TensorType> in, std::vector<TensorType>& out) {
+std::string infer(const Attrs& attrs, std::span<const TensorType> in,
+                  std::vector<TensorType>& out) {
   if (in.size() < 2) return "wants two inputs";
   const Shape &a = in[0].shape, &b = in[1].shape;
   const bool batched = attrs.integer("batched", 0) != 0;
-  if (a.rank() < 2 || b.rank() < 2) return fmt::format("wants matrices, got {} and {}", a.str(), b.str());
-  if (batched && (a.rank() != 3 || b.rank() != 3 || a[0] != b[0])) return fmt::format("batched: {} and {} need three dimensions and one batch", a.str(), b.str());
+  if (a.rank() < 2 || b.rank() < 2)
+    return fmt::format("wants matrices, got {} and {}", a.str(), b.str());
+  if (batched && (a.rank() != 3 || b.rank() != 3 || a[0] != b[0]))
+    return fmt::format("batched: {} and {} need three dimensions and one batch", a.str(), b.str());
   const MatmulSizes s = matmul_sizes(attrs, a, b);
   if (s.k != s.k_of_b) return fmt::format("inner sizes {} and {}", s.k, s.k_of_b);
   Shape shape;
-  if (batched) shape = {s.batch, s.m, s.n};
-  else if (s.ta) shape = {s.m, s.n};
+  if (batched)
+    shape = {s.batch, s.m, s.n};
+  else if (s.ta)
+    shape = {s.m, s.n};
   else {
     for (int i = 0; i + 1 < a.rank(); ++i) shape.push_back(a[i]);
     shape.push_back(s.n);
@@ -28,7 +33,8 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in, std::vecto
     results = Expression::parse(attrs.text("expr"), static_cast<int>(in.size()) - 1).results.size();
     for (size_t i = 2; i < in.size(); ++i) {
       OperandLayout layout;
-      if (auto fault = operand_layout(in[i], shape, layout); !fault.empty()) return "epilogue: " + fault;
+      if (auto fault = operand_layout(in[i], shape, layout); !fault.empty())
+        return "epilogue: " + fault;
     }
   } else if (in.size() != 2) {
     return "more than two inputs without an epilogue";
@@ -60,7 +66,9 @@ void reference(const RefCall<T>& c) {
     for (int64_t i = 0; i < s.m; ++i)
       for (int64_t j = 0; j < s.n; ++j) {
         T sum = 0;
-        for (int64_t k = 0; k < s.k; ++k) sum += (s.ta ? a[k * s.m + i] : a[i * s.k + k]) * (s.tb ? b[j * s.k + k] : b[k * s.n + j]);
+        for (int64_t k = 0; k < s.k; ++k)
+          sum +=
+              (s.ta ? a[k * s.m + i] : a[i * s.k + k]) * (s.tb ? b[j * s.k + k] : b[k * s.n + j]);
         product[static_cast<size_t>((q * s.m + i) * s.n + j)] = sum;
       }
   }
@@ -77,13 +85,17 @@ void reference(const RefCall<T>& c) {
   }
   const OpCard* elementwise = find_op_card("elementwise");
   const RefCall<T> call{{c.attrs(), in, c.site.out}, data, c.out_data};
-  if constexpr (sizeof(T) == 4) elementwise->reference_f32(call);
-  else elementwise->reference_f64(call);
+  if constexpr (sizeof(T) == 4)
+    elementwise->reference_f32(call);
+  else
+    elementwise->reference_f64(call);
 }
 
 Cost cost(const OpSite& site) {
   const MatmulSizes s = matmul_sizes(site.attrs, site.in[0].shape, site.in[1].shape);
-  return {2.0 * static_cast<double>(s.batch) * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k), traffic(site)};
+  return {2.0 * static_cast<double>(s.batch) * static_cast<double>(s.m) * static_cast<double>(s.n) *
+              static_cast<double>(s.k),
+          traffic(site)};
 }
 
 std::vector<OpCase> cases() {
@@ -92,9 +104,12 @@ std::vector<OpCase> cases() {
     for (const bool tb : {false, true}) {
       const Shape a = ta ? Shape{5, 7} : Shape{7, 5}, b = tb ? Shape{9, 5} : Shape{5, 9};
       list.push_back({{normal_input(a), normal_input(b)}, {{"ta", ta}, {"tb", tb}}});
-      const Shape a3 = ta ? Shape{2, 5, 7} : Shape{2, 7, 5}, b3 = tb ? Shape{2, 3, 5} : Shape{2, 5, 3};
-      list.push_back({{normal_input(a3), normal_input(b3)}, {{"ta", ta}, {"tb", tb}, {"batched", 1}}});
-      const Shape al = ta ? Shape{130, 70} : Shape{70, 130}, bl = tb ? Shape{400, 130} : Shape{130, 400};
+      const Shape a3 = ta ? Shape{2, 5, 7} : Shape{2, 7, 5},
+                  b3 = tb ? Shape{2, 3, 5} : Shape{2, 5, 3};
+      list.push_back(
+          {{normal_input(a3), normal_input(b3)}, {{"ta", ta}, {"tb", tb}, {"batched", 1}}});
+      const Shape al = ta ? Shape{130, 70} : Shape{70, 130},
+                  bl = tb ? Shape{400, 130} : Shape{130, 400};
       list.push_back({{normal_input(al), normal_input(bl)}, {{"ta", ta}, {"tb", tb}}, false});
     }
   list.push_back({{normal_input({1, 1}), normal_input({1, 1})}, {}});
@@ -103,16 +118,24 @@ std::vector<OpCase> cases() {
   list.push_back({{normal_input({0, 3}), normal_input({3, 4})}, {}});
   list.push_back({{normal_input({4, 0}), normal_input({0, 3})}, {}});
   const Shape full{6, 5};
-  list.push_back({{normal_input({6, 3}), normal_input({3, 5}), normal_input({5})}, {{"expr", "t0=add(a0,a1)->t0"}}, false});
-  list.push_back({{normal_input({6, 3}), normal_input({3, 5}), normal_input({5}), normal_input(full), index_input({4}, 99)},
-                  {{"expr", "t0=add(a0,a1);t1=gelu_tanh(t0);t2=keep(a3,0.5,1);t3=mul(t1,t2);t4=add(t3,a2)->t4,t0"}}, false});
-  list.push_back({{normal_input({70, 60}), normal_input({400, 60}), normal_input({70, 400}), normal_input({})},
-                  {{"tb", 1}, {"expr", "t0=gelu_grad(a1);t1=mul(a0,t0);t2=mul(t1,a2)->t2"}}, false});
+  list.push_back({{normal_input({6, 3}), normal_input({3, 5}), normal_input({5})},
+                  {{"expr", "t0=add(a0,a1)->t0"}},
+                  false});
+  list.push_back(
+      {{normal_input({6, 3}), normal_input({3, 5}), normal_input({5}), normal_input(full),
+        index_input({4}, 99)},
+       {{"expr",
+         "t0=add(a0,a1);t1=gelu_tanh(t0);t2=keep(a3,0.5,1);t3=mul(t1,t2);t4=add(t3,a2)->t4,t0"}},
+       false});
+  list.push_back(
+      {{normal_input({70, 60}), normal_input({400, 60}), normal_input({70, 400}), normal_input({})},
+       {{"tb", 1}, {"expr", "t0=gelu_grad(a1);t1=mul(a0,t0);t2=mul(t1,a2)->t2"}},
+       false});
   return list;
 }
 
-// 2 layers x 256 and 6 layers x 512 at 4096 and 1024 tokens: forward, input gradient, weight gradient, and a
-// linear layer with bias and GELU.
+// 2 layers x 256 and 6 layers x 512 at 4096 and 1024 tokens: forward, input gradient, weight
+// gradient, and a linear layer with bias and GELU.
 std::vector<OpCase> benchmarks() {
   std::vector<OpCase> list;
   for (const auto& [M, D] : {std::pair<int64_t, int64_t>{4096, 256}, {1024, 512}}) {
@@ -120,7 +143,9 @@ std::vector<OpCase> benchmarks() {
     list.push_back({{normal_input({M, D}), normal_input({D, F})}, {}, false});
     list.push_back({{normal_input({M, F}), normal_input({D, F})}, {{"tb", 1}}, false});
     list.push_back({{normal_input({M, D}), normal_input({M, F})}, {{"ta", 1}}, false});
-    list.push_back({{normal_input({M, D}), normal_input({D, F}), normal_input({F})}, {{"expr", "t0=add(a0,a1);t1=gelu_tanh(t0)->t1,t0"}}, false});
+    list.push_back({{normal_input({M, D}), normal_input({D, F}), normal_input({F})},
+                    {{"expr", "t0=add(a0,a1);t1=gelu_tanh(t0)->t1,t0"}},
+                    false});
   }
   return list;
 }
@@ -128,6 +153,13 @@ std::vector<OpCase> benchmarks() {
 }  // namespace
 
 extern const OpCard matmul_card;
-const OpCard matmul_card = {.name = "matmul", .summary = "C = op(A) op(B), then an element-wise epilogue", .infer = infer, .vjp = vjp, MR_REFERENCE, .cost = cost, .cases = cases, .benchmarks = benchmarks};
+const OpCard matmul_card = {.name = "matmul",
+                            .summary = "C = op(A) op(B), then an element-wise epilogue",
+                            .infer = infer,
+                            .vjp = vjp,
+                            MR_REFERENCE,
+                            .cost = cost,
+                            .cases = cases,
+                            .benchmarks = benchmarks};
 
 }  // namespace millrace

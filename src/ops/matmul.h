@@ -9,8 +9,8 @@ struct MatmulSizes {
   bool ta = false, tb = false;
 };
 
-// A is [.., m, k] with leading dimensions flattened into m (or, transposed, into k); B likewise. With
-// `batched`, both have three dimensions and the first is the batch.
+// A is [.., m, k] with leading dimensions flattened into m (or, transposed, into k); B likewise.
+// With `batched`, both have three dimensions and the first is the batch.
 inline MatmulSizes matmul_sizes(const Attrs& attrs, const Shape& a, const Shape& b) {
   MatmulSizes s;
   s.ta = attrs.integer("ta", 0) != 0;

@@ -1,4 +1,5 @@
-// The table behind find_op_card, expanded from op_list.inc: a missing card is a link error, not a silent gap.
+// The table behind find_op_card, expanded from op_list.inc: a missing card is a link error, not a
+// silent gap.
 #include <map>
 
 #include "graph/op.h"

@@ -20,7 +20,8 @@ int32_t sample_token(const float* logits, int64_t n, double temperature, double 
   return best;
 }
 
-std::vector<int32_t> generate(Session& session, size_t plan, int64_t allowed, std::vector<int32_t> tokens, const GenerateOptions& options) {
+std::vector<int32_t> generate(Session& session, size_t plan, int64_t allowed,
+                              std::vector<int32_t> tokens, const GenerateOptions& options) {
   RandomStream random(options.seed, RandomUse::generate);
   const int64_t window = session.type("prompt").numel();
   std::vector<int32_t> padded(static_cast<size_t>(window));
@@ -35,7 +36,9 @@ std::vector<int32_t> generate(Session& session, size_t plan, int64_t allowed, st
     session.write<int32_t>("prompt_row", std::span(&row, 1));
     session.run(plan);
     const auto logits = session.output(plan, "logits");
-    tokens.push_back(sample_token(logits.data(), std::min(static_cast<int64_t>(logits.size()), allowed), options.temperature, random.uniform()));
+    tokens.push_back(sample_token(logits.data(),
+                                  std::min(static_cast<int64_t>(logits.size()), allowed),
+                                  options.temperature, random.uniform()));
   }
   return tokens;
 }

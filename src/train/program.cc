@@ -14,7 +14,8 @@ struct ParameterGradient {
 };
 
 // Forward and backward; one gradient per parameter, in table order.
-std::vector<ParameterGradient> build_gradients(Builder& b, const Model& model, BatchShape shape, Value& loss) {
+std::vector<ParameterGradient> build_gradients(Builder& b, const Model& model, BatchShape shape,
+                                               Value& loss) {
   loss = model.build_loss(b, shape);
   if (b.failed()) return {};
   std::vector<ParameterGradient> list;
@@ -39,34 +40,52 @@ Value gradient_buffer(Builder& b, const Parameter& p) {
 }
 
 // One multi-tensor optimizer node over all parameters.
-void build_update(Builder& b, const OptimizerSettings& o, const std::vector<ParameterGradient>& list, Value scale) {
+void build_update(Builder& b, const OptimizerSettings& o,
+                  const std::vector<ParameterGradient>& list, Value scale) {
   const bool adam = o.kind == "adamw" || o.kind == "adam";
   std::vector<std::string> slots;
-  if (adam) slots = {"m", "v"};
-  else if (o.kind == "adagrad") slots = {"sum"};
-  else if (o.momentum > 0) slots = {"momentum"};
+  if (adam)
+    slots = {"m", "v"};
+  else if (o.kind == "adagrad")
+    slots = {"sum"};
+  else if (o.momentum > 0)
+    slots = {"momentum"};
 
   std::vector<Value> in;
   for (const auto& p : list) in.push_back(p.value);
   for (const auto& p : list) in.push_back(p.gradient);
   for (const std::string& slot : slots)
-    for (const auto& p : list) in.push_back(b.leaf(Leaf::optimizer_state, slot + "." + p.parameter.name, {p.parameter.shape, DType::f32}));
+    for (const auto& p : list)
+      in.push_back(b.leaf(Leaf::optimizer_state, slot + "." + p.parameter.name,
+                          {p.parameter.shape, DType::f32}));
   in.push_back(b.input("learning_rate", {Shape{}, DType::f32}));
   in.push_back(scale);
   in.push_back(b.input("step", {Shape{}, DType::f32}));
 
   std::string decay;
-  for (const auto& p : list) decay += fmt::format("{}{}", decay.empty() ? "" : ";", p.parameter.decay ? o.weight_decay : 0.0);
+  for (const auto& p : list)
+    decay +=
+        fmt::format("{}{}", decay.empty() ? "" : ";", p.parameter.decay ? o.weight_decay : 0.0);
   const auto n = static_cast<int64_t>(list.size());
   Attrs attrs{{"n", n}, {"decay", decay}};
-  if (adam) for (const auto& e : {Attrs::Entry{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"decoupled", o.kind == "adamw"}}) attrs.set(e);
-  else if (o.kind == "adagrad") attrs.set({"eps", o.eps});
-  else { attrs.set({"momentum", o.momentum}); attrs.set({"nesterov", o.nesterov}); }
+  if (adam)
+    for (const auto& e : {Attrs::Entry{"beta1", o.beta1},
+                          {"beta2", o.beta2},
+                          {"eps", o.eps},
+                          {"decoupled", o.kind == "adamw"}})
+      attrs.set(e);
+  else if (o.kind == "adagrad")
+    attrs.set({"eps", o.eps});
+  else {
+    attrs.set({"momentum", o.momentum});
+    attrs.set({"nesterov", o.nesterov});
+  }
   const auto out = b.op_all(adam ? "adam" : o.kind, in, attrs);
   // Outputs come in the order of the inputs they replace: parameters, then each slot.
   for (size_t i = 0; i < list.size(); ++i) b.update(in[i], out[i]);
   for (size_t s = 0; s < slots.size(); ++s)
-    for (size_t i = 0; i < list.size(); ++i) b.update(in[(2 + s) * list.size() + i], out[(1 + s) * list.size() + i]);
+    for (size_t i = 0; i < list.size(); ++i)
+      b.update(in[(2 + s) * list.size() + i], out[(1 + s) * list.size() + i]);
 }
 
 }  // namespace
@@ -82,12 +101,16 @@ Graph build_step_graph(const Model& model, const Settings& settings, BatchShape 
   std::vector<Value> all;
   for (const auto& p : list) all.push_back(p.gradient);
   const Value norm = b.op("grad_norm", all);
-  // min(1, clip / (norm + 1e-6)), PyTorch's clip_grad_norm_. A norm that is not finite makes the factor
-  // not finite, and the optimizer then writes nothing.
+  // min(1, clip / (norm + 1e-6)), PyTorch's clip_grad_norm_. A norm that is not finite makes the
+  // factor not finite, and the optimizer then writes nothing.
   ExpressionBuilder e(1);
   const Term n = e.operand(0);
   const double clip = settings.optimizer.gradient_clip;
-  const Term factor = clip > 0 ? e.apply(Function::min, e.apply(Function::div, e.constant(clip), e.apply(Function::add, n, e.constant(1e-6))), e.constant(1)) : e.constant(1);
+  const Term factor = clip > 0 ? e.apply(Function::min,
+                                         e.apply(Function::div, e.constant(clip),
+                                                 e.apply(Function::add, n, e.constant(1e-6))),
+                                         e.constant(1))
+                               : e.constant(1);
   // norm - norm is 0, or NaN when the norm is not finite: min() would hide an infinite norm.
   const Term guard = e.apply(Function::sub, n, n);
   const Value scale = b.elementwise(e.finish({e.apply(Function::add, factor, guard)}), {norm});
@@ -108,7 +131,8 @@ Graph build_accumulate_graph(const Model& model, const Settings&, BatchShape sha
     const Value buffer = gradient_buffer(b, p.parameter);
     ExpressionBuilder e(3);
     const Term kept = e.apply(Function::mul, e.operand(0), e.operand(1));
-    b.update(buffer, b.elementwise(e.finish({e.apply(Function::add, kept, e.operand(2))}), {buffer, beta, p.gradient}));
+    b.update(buffer, b.elementwise(e.finish({e.apply(Function::add, kept, e.operand(2))}),
+                                   {buffer, beta, p.gradient}));
   }
   b.output("loss", loss);
   return b.finish();
@@ -134,12 +158,17 @@ std::vector<const Plan*> Programs::plans() const {
   return list;
 }
 
-Programs make_programs(const Model& model, const Settings& settings, BatchShape shape, KernelChooser& chooser) {
+Programs make_programs(const Model& model, const Settings& settings, BatchShape shape,
+                       KernelChooser& chooser) {
   const Graph step = build_step_graph(model, settings, shape);
-  const std::optional<Graph> accumulate = settings.grad_accum > 1 ? std::optional(build_accumulate_graph(model, settings, shape)) : std::nullopt;
-  const Graph evaluate = build_eval_graph(model, shape), sample = build_logits_graph(model, {1, shape.length});
+  const std::optional<Graph> accumulate =
+      settings.grad_accum > 1 ? std::optional(build_accumulate_graph(model, settings, shape))
+                              : std::nullopt;
+  const Graph evaluate = build_eval_graph(model, shape),
+              sample = build_logits_graph(model, {1, shape.length});
   auto attempt = [&](const PassOptions& options) {
-    Programs p{make_plan(step, options, chooser), std::nullopt, make_plan(evaluate, options, chooser), make_plan(sample, options, chooser), options};
+    Programs p{make_plan(step, options, chooser), std::nullopt,
+               make_plan(evaluate, options, chooser), make_plan(sample, options, chooser), options};
     if (accumulate) p.accumulate = make_plan(*accumulate, options, chooser);
     return p;
   };
@@ -148,9 +177,9 @@ Programs make_programs(const Model& model, const Settings& settings, BatchShape 
   options.off.insert(settings.passes_off.begin(), settings.passes_off.end());
   Programs programs = attempt(options);
   auto fits = [&](const Programs& p) { return limit == 0 || p.total_bytes() <= limit; };
-  // Recomputation changes no bit of the losses, so it comes first: norms and activations again, then
-  // whole layers again, as few as needed. Fewer logits at once sum the head's gradient in another
-  // order, and below the kernel's own choice its weights are read too often.
+  // Recomputation changes no bit of the losses, so it comes first: norms and activations again,
+  // then whole layers again, as few as needed. Fewer logits at once sum the head's gradient in
+  // another order, and below the kernel's own choice its weights are read too often.
   for (int64_t rows : {0, 256, 64, 16}) {
     options.recompute = {};
     options.head_chunk_rows = std::min(rows, shape.batch * shape.length);
@@ -179,10 +208,12 @@ Programs make_programs(const Model& model, const Settings& settings, BatchShape 
   return programs;
 }
 
-int64_t largest_batch(const Model& model, Settings settings, int64_t limit, KernelChooser& chooser) {
+int64_t largest_batch(const Model& model, Settings settings, int64_t limit,
+                      KernelChooser& chooser) {
   settings.memory_limit = limit;
   auto fits = [&](int64_t batch) {
-    return make_programs(model, settings, {batch, settings.max_length}, chooser).total_bytes() <= limit;
+    return make_programs(model, settings, {batch, settings.max_length}, chooser).total_bytes() <=
+           limit;
   };
   int64_t good = 0, bad = 1;
   while (bad < (1 << 20) && fits(bad)) {

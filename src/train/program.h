@@ -1,5 +1,5 @@
-// The programs of a training run: graphs for a step, an accumulation micro-step and an evaluation, and their
-// Plans under a memory limit.
+// The programs of a training run: graphs for a step, an accumulation micro-step and an evaluation,
+// and their Plans under a memory limit.
 #pragma once
 #include <functional>
 #include <optional>
@@ -37,9 +37,10 @@ struct Programs {
   int64_t total_bytes() const { return layout_session(plans()).total_bytes(); }
 };
 
-// The least recomputation whose memory is within settings.memory_limit. When nothing fits, the leanest
-// programs are returned: compare total_bytes() with the limit.
-Programs make_programs(const Model& model, const Settings& settings, BatchShape shape, KernelChooser& chooser);
+// The least recomputation whose memory is within settings.memory_limit. When nothing fits, the
+// leanest programs are returned: compare total_bytes() with the limit.
+Programs make_programs(const Model& model, const Settings& settings, BatchShape shape,
+                       KernelChooser& chooser);
 
 // Largest batch whose programs fit `limit`, by bisection; 0 when not even one sequence does.
 int64_t largest_batch(const Model& model, Settings settings, int64_t limit, KernelChooser& chooser);

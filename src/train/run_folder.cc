@@ -19,7 +19,8 @@ RunFolder::RunFolder(const fs::path& runs, const std::string& name) : started_ns
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
   uint32_t random = 0;
-  if (getrandom(&random, sizeof random, 0) != sizeof random) random = static_cast<uint32_t>(started_ns_);
+  if (getrandom(&random, sizeof random, 0) != sizeof random)
+    random = static_cast<uint32_t>(started_ns_);
   id_ = fmt::format("{}-{:06x}", stamp, random & 0xffffff);
   path_ = runs / name / id_;
   create_folders(path_);
@@ -32,13 +33,19 @@ RunFolder::RunFolder(const fs::path& runs, const std::string& name) : started_ns
   fs::rename(next, link, ignored);
 }
 
-void RunFolder::metrics(const std::string& type, int64_t step, const std::map<std::string, double>& values) {
+void RunFolder::metrics(const std::string& type, int64_t step,
+                        const std::map<std::string, double>& values) {
   timeval wall{};
   gettimeofday(&wall, nullptr);
-  nlohmann::ordered_json line = {{"type", type}, {"step", step}, {"time", static_cast<double>(wall.tv_sec) + static_cast<double>(wall.tv_usec) * 1e-6}, {"elapsed_s", seconds_since(started_ns_)}};
+  nlohmann::ordered_json line = {
+      {"type", type},
+      {"step", step},
+      {"time", static_cast<double>(wall.tv_sec) + static_cast<double>(wall.tv_usec) * 1e-6},
+      {"elapsed_s", seconds_since(started_ns_)}};
   std::vector<std::string> nonfinite;
   for (const auto& [name, value] : values) {
-    if (std::isfinite(value)) line[name] = value;
+    if (std::isfinite(value))
+      line[name] = value;
     else {
       line[name] = nullptr;
       nonfinite.push_back(name);

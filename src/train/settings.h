@@ -1,5 +1,5 @@
-// The settings of a run that are not the model's own: data, training, runtime. Declared once; parsing, ranges,
-// help and docs/CONFIG.md come from the declarations.
+// The settings of a run that are not the model's own: data, training, runtime. Declared once;
+// parsing, ranges, help and docs/CONFIG.md come from the declarations.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// The training loop: batches in, updates, validation inside the loop, metrics, a checkpoint at the end, and
-// the ledger of where the time went.
+// The training loop: batches in, updates, validation inside the loop, metrics, a checkpoint at the
+// end, and the ledger of where the time went.
 #pragma once
 #include <optional>
 #include <string>
@@ -36,12 +36,12 @@ class TrainObserver {
 struct TrainResult {
   int64_t steps = 0;
   double first_loss = 0, last_loss = 0, validation_loss = 0, best_validation_loss = 0;
-  double seconds = 0;             // of the loop
-  double tokens_per_second = 0;   // over updates only, without evaluation
+  double seconds = 0;            // of the loop
+  double tokens_per_second = 0;  // over updates only, without evaluation
   double median_step_seconds = 0;
-  bool stopped = false;           // by SIGINT or SIGTERM; state saved
-  int64_t skipped_updates = 0;    // non-finite gradient norms
-  std::vector<double> losses;     // one per update
+  bool stopped = false;         // by SIGINT or SIGTERM; state saved
+  int64_t skipped_updates = 0;  // non-finite gradient norms
+  std::vector<double> losses;   // one per update
   fs::path checkpoint;
   std::string sample;
   Ledger ledger;
@@ -50,6 +50,8 @@ struct TrainResult {
 int64_t planned_steps(const Settings& settings, const TextData& data);
 
 // `run` may be null: nothing is written then (tests, trials).
-TrainResult train(const Model& model, const Settings& settings, const TextData& data, Backend& backend, const Programs& programs, RunFolder* run, TrainObserver& observer);
+TrainResult train(const Model& model, const Settings& settings, const TextData& data,
+                  Backend& backend, const Programs& programs, RunFolder* run,
+                  TrainObserver& observer);
 
 }  // namespace millrace

@@ -7,7 +7,8 @@
 namespace millrace {
 
 std::vector<float> initial_values(const Parameter& p, size_t index, uint64_t seed) {
-  std::vector<float> values(static_cast<size_t>(p.shape.numel()), p.init == Parameter::Init::ones ? 1.0f : 0.0f);
+  std::vector<float> values(static_cast<size_t>(p.shape.numel()),
+                            p.init == Parameter::Init::ones ? 1.0f : 0.0f);
   if (p.init != Parameter::Init::normal) return values;
   RandomStream random(seed, RandomUse::init, index);
   for (float& v : values) v = static_cast<float>(p.init_std * random.normal());
@@ -16,13 +17,16 @@ std::vector<float> initial_values(const Parameter& p, size_t index, uint64_t see
 
 void initialize(Session& session, const Model& model, uint64_t seed) {
   size_t index = 0;
-  for (const Parameter& p : model.parameters()) session.write<float>(p.name, initial_values(p, index++, seed));
+  for (const Parameter& p : model.parameters())
+    session.write<float>(p.name, initial_values(p, index++, seed));
 }
 
 namespace {
 
 // The parts of a parameter along its last dimension; one part when it is not split outside.
-std::vector<int64_t> widths_of(const Parameter& p) { return p.part_widths.empty() ? std::vector<int64_t>{p.shape.last()} : p.part_widths; }
+std::vector<int64_t> widths_of(const Parameter& p) {
+  return p.part_widths.empty() ? std::vector<int64_t>{p.shape.last()} : p.part_widths;
+}
 
 std::vector<int64_t> external_shape(const Parameter& p, int64_t width) {
   if (p.shape.rank() == 1) return {width};
@@ -35,7 +39,9 @@ template <typename F>
 void for_part(const Parameter& p, int64_t begin, int64_t width, const F& f) {
   const int64_t rows = p.shape.rows(), last = p.shape.last();
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < width; ++c) f(static_cast<size_t>(r * last + begin + c), static_cast<size_t>(p.transposed ? c * rows + r : r * width + c));
+    for (int64_t c = 0; c < width; ++c)
+      f(static_cast<size_t>(r * last + begin + c),
+        static_cast<size_t>(p.transposed ? c * rows + r : r * width + c));
 }
 
 }  // namespace
@@ -49,15 +55,18 @@ std::vector<NamedTensor> to_external(const Parameter& p, std::vector<float> valu
     return tensors;
   }
   for (size_t i = 0; i < widths.size(); ++i) {
-    NamedTensor t{p.external[i], external_shape(p, widths[i]), std::vector<float>(static_cast<size_t>(p.shape.rows() * widths[i]))};
-    for_part(p, begin, widths[i], [&](size_t ours, size_t theirs) { t.values[theirs] = values[ours]; });
+    NamedTensor t{p.external[i], external_shape(p, widths[i]),
+                  std::vector<float>(static_cast<size_t>(p.shape.rows() * widths[i]))};
+    for_part(p, begin, widths[i],
+             [&](size_t ours, size_t theirs) { t.values[theirs] = values[ours]; });
     begin += widths[i];
     tensors.push_back(std::move(t));
   }
   return tensors;
 }
 
-std::vector<float> from_external(const Parameter& p, const std::function<NamedTensor(const std::string&)>& fetch) {
+std::vector<float> from_external(const Parameter& p,
+                                 const std::function<NamedTensor(const std::string&)>& fetch) {
   std::vector<float> values(static_cast<size_t>(p.shape.numel()));
   int64_t begin = 0;
   const auto widths = widths_of(p);
@@ -65,19 +74,29 @@ std::vector<float> from_external(const Parameter& p, const std::function<NamedTe
     const NamedTensor t = fetch(p.external[i]);
     const auto expected = external_shape(p, widths[i]);
     if (t.shape != expected)
-      throw Error({.code = ErrorCode::failure, .what = "tensor " + t.name + " has another shape than the model", .where = t.name, .expected = Shape(expected).str(), .got = t.shape.size() <= Shape::kMaxRank ? Shape(t.shape).str() : "too many dimensions", .remedy = "load weights of a model with these sizes"});
-    for_part(p, begin, widths[i], [&](size_t ours, size_t theirs) { values[ours] = t.values[theirs]; });
+      throw Error(
+          {.code = ErrorCode::failure,
+           .what = "tensor " + t.name + " has another shape than the model",
+           .where = t.name,
+           .expected = Shape(expected).str(),
+           .got = t.shape.size() <= Shape::kMaxRank ? Shape(t.shape).str() : "too many dimensions",
+           .remedy = "load weights of a model with these sizes"});
+    for_part(p, begin, widths[i],
+             [&](size_t ours, size_t theirs) { values[ours] = t.values[theirs]; });
     begin += widths[i];
   }
   return values;
 }
 
-void save_model(const fs::path& folder, const Session& session, const Model& model, const std::string& tokenizer_json) {
+void save_model(const fs::path& folder, const Session& session, const Model& model,
+                const std::string& tokenizer_json) {
   std::vector<NamedTensor> tensors;
   for (const Parameter& p : model.parameters())
-    for (NamedTensor& t : to_external(p, session.read<float>(p.name))) tensors.push_back(std::move(t));
+    for (NamedTensor& t : to_external(p, session.read<float>(p.name)))
+      tensors.push_back(std::move(t));
   std::vector<TensorToWrite> list;
-  for (const NamedTensor& t : tensors) list.push_back({t.name, "F32", t.shape, std::as_bytes(std::span(t.values))});
+  for (const NamedTensor& t : tensors)
+    list.push_back({t.name, "F32", t.shape, std::as_bytes(std::span(t.values))});
   create_folders(folder);
   write_safetensors(folder / "model.safetensors", list, {{"format", "pt"}});
   write_file(folder / "config.json", model.external_config());
@@ -89,7 +108,11 @@ void load_model(const fs::path& folder, Session& session, const Model& model) {
   for (const Parameter& p : model.parameters()) {
     const auto values = from_external(p, [&](const std::string& name) {
       const auto* entry = file.find(name);
-      if (!entry) throw Error({.code = ErrorCode::failure, .what = "tensor " + name + " is missing", .where = (folder / "model.safetensors").string(), .remedy = "load weights of a model with this config"});
+      if (!entry)
+        throw Error({.code = ErrorCode::failure,
+                     .what = "tensor " + name + " is missing",
+                     .where = (folder / "model.safetensors").string(),
+                     .remedy = "load weights of a model with this config"});
       return NamedTensor{name, entry->shape, file.to_f32(*entry)};
     });
     session.write<float>(p.name, values);

@@ -1,5 +1,5 @@
-// Weights of a model: initial values, and the way between our parameter table and the names and layouts
-// the Hugging Face ecosystem uses.
+// Weights of a model: initial values, and the way between our parameter table and the names and
+// layouts the Hugging Face ecosystem uses.
 #pragma once
 #include <functional>
 #include <map>
@@ -21,14 +21,17 @@ struct NamedTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
-// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own layout; where the
-// layouts agree it is moved, not copied.
+// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own
+// layout; where the layouts agree it is moved, not copied.
 std::vector<NamedTensor> to_external(const Parameter& parameter, std::vector<float> values);
-std::vector<float> from_external(const Parameter& parameter, const std::function<NamedTensor(const std::string&)>& fetch);
+std::vector<float> from_external(const Parameter& parameter,
+                                 const std::function<NamedTensor(const std::string&)>& fetch);
 
 // Writes model.safetensors, config.json and tokenizer.json into `folder`.
-void save_model(const fs::path& folder, const Session& session, const Model& model, const std::string& tokenizer_json);
-// Reads model.safetensors of such a folder into the session; Error names a tensor that is missing or misshapen.
+void save_model(const fs::path& folder, const Session& session, const Model& model,
+                const std::string& tokenizer_json);
+// Reads model.safetensors of such a folder into the session; Error names a tensor that is missing
+// or misshapen.
 void load_model(const fs::path& folder, Session& session, const Model& model);
 
 }  // namespace millrace

@@ -32,7 +32,8 @@ namespace millrace {
 namespace {
 
 TEST(Allocation, NoneInsideAStep) {
-  for (const char* keys : {kGpt2Keys, kLlamaKeys, "d_model: 24, num_layers: 2, num_heads: 2, dropout: 0.1"}) {
+  for (const char* keys :
+       {kGpt2Keys, kLlamaKeys, "d_model: 24, num_layers: 2, num_heads: 2, dropout: 0.1"}) {
     SCOPED_TRACE(keys);
     const TinyModel tiny(keys);
     const auto backend = cpu::make_backend(cpu::best_isa());

@@ -1,7 +1,8 @@
 // Generated from the op cards: every op, every case. Nothing here knows an op by name.
 //   expansion   fused ops against the same thing in plain ops, float64
 //   gradient    4-point stencil in float64, random cotangents, relative error <= 1e-7
-//   kernels     each CPU kernel of each instruction set here against the float64 reference, <= 8 eps sqrt(K)
+//   kernels     each CPU kernel of each instruction set here against the float64 reference, <= 8
+//   eps sqrt(K)
 //               of the largest value (or 4 times what the plain float loop itself loses);
 //               twice the same bits; any number of threads the same bits; in place the same bits;
 //               nothing written outside the outputs and the workspace
@@ -11,10 +12,10 @@
 #include <cstring>
 
 #include "core/rng.h"
-#include "cpu/parallel.h"
 #include "cpu/gemm.h"
 #include "cpu/kernel.h"
 #include "cpu/machine.h"
+#include "cpu/parallel.h"
 #include "exec/reference.h"
 #include "graph/autodiff.h"
 
@@ -42,7 +43,9 @@ std::vector<Instance> instances(const Applies& applies) {
   return list;
 }
 
-std::string instance_name(const testing::TestParamInfo<Instance>& info) { return fmt::format("{}_{}", info.param.card->name, info.param.index); }
+std::string instance_name(const testing::TestParamInfo<Instance>& info) {
+  return fmt::format("{}_{}", info.param.card->name, info.param.index);
+}
 
 // Input i as doubles and as ids; the same for every test of an instance.
 struct Data {
@@ -86,23 +89,35 @@ template <typename T>
 void fill(Reference<T>& reference, const OpCase& c, const Data& data) {
   for (size_t i = 0; i < c.in.size(); ++i) {
     const std::string name = fmt::format("in{}", i);
-    if (c.in[i].type.dtype == DType::i32) reference.ids(name) = data.ids[i];
-    else reference.values(name).assign(data.floats[i].begin(), data.floats[i].end());
+    if (c.in[i].type.dtype == DType::i32)
+      reference.ids(name) = data.ids[i];
+    else
+      reference.values(name).assign(data.floats[i].begin(), data.floats[i].end());
   }
 }
 
 std::vector<Value> declare_inputs(Builder& b, const OpCase& c) {
   std::vector<Value> in;
-  for (size_t i = 0; i < c.in.size(); ++i) in.push_back(b.leaf(Leaf::parameter, fmt::format("in{}", i), c.in[i].type));
+  for (size_t i = 0; i < c.in.size(); ++i)
+    in.push_back(b.leaf(Leaf::parameter, fmt::format("in{}", i), c.in[i].type));
   return in;
 }
 
 class OpExpansion : public testing::TestWithParam<Instance> {};
 class OpGradient : public testing::TestWithParam<Instance> {};
 class OpKernel : public testing::TestWithParam<Instance> {};
-INSTANTIATE_TEST_SUITE_P(Card, OpExpansion, testing::ValuesIn(instances([](const Instance& i) { return i.card->expand != nullptr; })), instance_name);
-INSTANTIATE_TEST_SUITE_P(Card, OpGradient, testing::ValuesIn(instances([](const Instance& i) { return i.card->vjp != nullptr && i.op_case.gradient; })), instance_name);
-INSTANTIATE_TEST_SUITE_P(Card, OpKernel, testing::ValuesIn(instances([](const Instance& i) { return !cpu::kernels_of(i.card->name, cpu::Isa::avx2).empty(); })), instance_name);
+INSTANTIATE_TEST_SUITE_P(Card, OpExpansion, testing::ValuesIn(instances([](const Instance& i) {
+                           return i.card->expand != nullptr;
+                         })),
+                         instance_name);
+INSTANTIATE_TEST_SUITE_P(Card, OpGradient, testing::ValuesIn(instances([](const Instance& i) {
+                           return i.card->vjp != nullptr && i.op_case.gradient;
+                         })),
+                         instance_name);
+INSTANTIATE_TEST_SUITE_P(Card, OpKernel, testing::ValuesIn(instances([](const Instance& i) {
+                           return !cpu::kernels_of(i.card->name, cpu::Isa::avx2).empty();
+                         })),
+                         instance_name);
 
 TEST_P(OpExpansion, IsTheSame) {
   const auto& [card, index, c] = GetParam();
@@ -119,7 +134,9 @@ TEST_P(OpExpansion, IsTheSame) {
   for (size_t o = 0; o < fused.size(); ++o) {
     const auto &x = reference.value(fused[o]), &y = reference.value(plain[o]);
     ASSERT_EQ(x.size(), y.size());
-    for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 1e-12 * std::max(1.0, std::fabs(y[i]))) << "output " << o << " element " << i;
+    for (size_t i = 0; i < x.size(); ++i)
+      ASSERT_NEAR(x[i], y[i], 1e-12 * std::max(1.0, std::fabs(y[i])))
+          << "output " << o << " element " << i;
   }
 }
 
@@ -128,7 +145,8 @@ TEST_P(OpGradient, MatchesFiniteDifferences) {
   Builder b;
   const auto in = declare_inputs(b, c);
   const auto out = b.op_all(card->name, in, c.attrs);
-  // Outputs that exist for the backward pass only (statistics, gradients made in advance) take no cotangent.
+  // Outputs that exist for the backward pass only (statistics, gradients made in advance) take no
+  // cotangent.
   std::vector<Seed> seeds;
   const size_t differentiable = card->name == "elementwise" ? out.size() : 1;
   for (size_t o = 0; o < differentiable; ++o) {
@@ -155,7 +173,8 @@ TEST_P(OpGradient, MatchesFiniteDifferences) {
     }
     reference.run();
     std::vector<std::vector<double>> analytic;
-    for (Value v : grads) analytic.push_back(v.valid() ? reference.value(v) : std::vector<double>{});
+    for (Value v : grads)
+      analytic.push_back(v.valid() ? reference.value(v) : std::vector<double>{});
     auto loss = [&] {
       reference.run();
       double sum = 0;
@@ -166,7 +185,8 @@ TEST_P(OpGradient, MatchesFiniteDifferences) {
       return sum;
     };
     for (size_t w = 0; w < which.size(); ++w) {
-      if (c.in[which[w]].fill == CaseInput::Fill::constant) continue;  // a number that carries no gradient
+      if (c.in[which[w]].fill == CaseInput::Fill::constant)
+        continue;  // a number that carries no gradient
       auto& x = reference.values(fmt::format("in{}", which[w]));
       ASSERT_TRUE(x.empty() || grads[w].valid()) << "no gradient for input " << which[w];
       std::vector<double> numeric(x.size());
@@ -187,7 +207,9 @@ TEST_P(OpGradient, MatchesFiniteDifferences) {
       for (size_t i = 0; i < x.size(); ++i) {
         const double error = std::fabs(numeric[i] - analytic[w][i]);
         // Relative to the largest element of this gradient: single elements cancel to nothing.
-        ASSERT_TRUE(error <= 1e-7 * std::max(norm, 1e-2)) << "input " << which[w] << " element " << i << ": numeric " << numeric[i] << ", analytic " << analytic[w][i];
+        ASSERT_TRUE(error <= 1e-7 * std::max(norm, 1e-2))
+            << "input " << which[w] << " element " << i << ": numeric " << numeric[i]
+            << ", analytic " << analytic[w][i];
       }
     }
   }
@@ -196,7 +218,8 @@ TEST_P(OpGradient, MatchesFiniteDifferences) {
 // A buffer with a fence on both sides.
 class Fenced {
  public:
-  explicit Fenced(int64_t bytes) : bytes_(static_cast<size_t>(bytes)), storage_(bytes_ + 2 * kFence + 64, std::byte{0xA5}) {
+  explicit Fenced(int64_t bytes)
+      : bytes_(static_cast<size_t>(bytes)), storage_(bytes_ + 2 * kFence + 64, std::byte{0xA5}) {
     const auto address = reinterpret_cast<uintptr_t>(storage_.data()) + kFence;
     offset_ = (address + 63) / 64 * 64 - reinterpret_cast<uintptr_t>(storage_.data());
   }
@@ -253,7 +276,8 @@ TEST_P(OpKernel, MatchesTheReference) {
       if (kernel.decline && !kernel.decline(site).empty()) continue;
       SCOPED_TRACE(fmt::format("{} {}", kernel.name, cpu::isa_name(isa)));
       const auto prepared = kernel.prepare ? kernel.prepare(site) : nullptr;
-      // Runs with outputs in storage of their own, or output `alias.out` in the storage of input `alias.in`.
+      // Runs with outputs in storage of their own, or output `alias.out` in the storage of input
+      // `alias.in`.
       auto run = [&](int threads, InPlace alias) {
         cpu::set_threads(threads);
         std::vector<Fenced> outs;
@@ -271,7 +295,8 @@ TEST_P(OpKernel, MatchesTheReference) {
         for (Fenced& f : outs) EXPECT_TRUE(f.intact()) << "wrote outside an output";
         EXPECT_TRUE(workspace.intact()) << "wrote outside the workspace";
         std::vector<std::vector<std::byte>> bytes;
-        for (size_t o = 0; o < outs.size(); ++o) bytes.emplace_back(outs[o].data(), outs[o].data() + out_types[o].bytes());
+        for (size_t o = 0; o < outs.size(); ++o)
+          bytes.emplace_back(outs[o].data(), outs[o].data() + out_types[o].bytes());
         return bytes;
       };
       const auto first = run(2, {-1, -1});
@@ -283,18 +308,27 @@ TEST_P(OpKernel, MatchesTheReference) {
           scale = std::max(scale, std::fabs(out64[o][i]));
           lost = std::max(lost, std::fabs(out64[o][i] - static_cast<double>(out32[o][i])));
         }
-        const double tolerance = std::max(8 * std::numeric_limits<float>::epsilon() * std::sqrt(static_cast<double>(K)) * std::max(scale, 1e-30), 4 * lost);
+        const double tolerance =
+            std::max(8 * std::numeric_limits<float>::epsilon() * std::sqrt(static_cast<double>(K)) *
+                         std::max(scale, 1e-30),
+                     4 * lost);
         const auto* y = reinterpret_cast<const float*>(first[o].data());
         for (size_t i = 0; i < out64[o].size(); ++i) {
-          if (std::isinf(out64[o][i])) { ASSERT_EQ(static_cast<double>(y[i]), out64[o][i]); continue; }
-          ASSERT_TRUE(std::fabs(static_cast<double>(y[i]) - out64[o][i]) <= tolerance) << "output " << o << " element " << i << ": " << y[i] << " against " << out64[o][i];
+          if (std::isinf(out64[o][i])) {
+            ASSERT_EQ(static_cast<double>(y[i]), out64[o][i]);
+            continue;
+          }
+          ASSERT_TRUE(std::fabs(static_cast<double>(y[i]) - out64[o][i]) <= tolerance)
+              << "output " << o << " element " << i << ": " << y[i] << " against " << out64[o][i];
         }
       }
       EXPECT_EQ(first, run(2, {-1, -1})) << "not the same bits twice";
       EXPECT_EQ(first, run(1, {-1, -1})) << "other bits on one thread";
       EXPECT_EQ(first, run(3, {-1, -1})) << "other bits on three threads";
       const auto pairs = card->in_place ? card->in_place(site) : std::vector<InPlace>{};
-      for (const InPlace& pair : pairs) EXPECT_EQ(first, run(2, pair)) << "other bits in place: output " << pair.out << " over input " << pair.in;
+      for (const InPlace& pair : pairs)
+        EXPECT_EQ(first, run(2, pair))
+            << "other bits in place: output " << pair.out << " over input " << pair.in;
       cpu::set_threads(0);
     }
   }
