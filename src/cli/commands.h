@@ -11,6 +11,9 @@ struct TrainArguments {
   RunRequest request;
   std::string run_name;    // --run-name
   int64_t max_steps = -1;  // --max-steps
+  bool resume = false;     // --resume, with or without a value
+  std::string resume_from;
+  std::string command;  // as it was typed, for run.json
 };
 int train_command(TrainArguments arguments);
 
@@ -20,6 +23,19 @@ struct PlanArguments {
   bool why = false, json = false;
 };
 int plan_command(const PlanArguments& arguments);
+
+struct EvalArguments {
+  std::string model;                   // a run, a checkpoint or a folder
+  std::vector<std::string> overrides;  // a.b=c
+  bool json = false;
+};
+int eval_command(const EvalArguments& arguments);
+
+struct RunsArguments {
+  std::string folder = "runs";
+  bool json = false;
+};
+int runs_command(const RunsArguments& arguments);
 
 // Prints docs/CONFIG.md ("config") or docs/OPS.md ("ops"): pages generated from the schema and the
 // op cards.

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "core/text.h"
 
 namespace millrace {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 int terminal_width() {
   winsize size{};
@@ -25,8 +28,11 @@ std::string clock_text(double seconds) {
 
 }  // namespace
 
-Console::Console(std::optional<double> entropy)
-    : terminal_(isatty(STDERR_FILENO) != 0),
+Console::Console(const std::string& format, std::optional<double> entropy)
+    : format_(format == "json"                                                 ? Format::json
+              : format == "none"                                               ? Format::none
+              : format == "bar" || (format == "auto" && isatty(STDERR_FILENO)) ? Format::bar
+                                                                               : Format::plain),
       colour_(wants_colour(STDERR_FILENO)),
       entropy_(entropy) {}
 
@@ -40,20 +46,36 @@ void Console::line(const std::string& text) {
   std::fflush(stderr);
 }
 
-void Console::note(const std::string& text) { line(text); }
+void Console::note(const std::string& text) {
+  if (format_ == Format::json)
+    line(Json{{"type", "note"}, {"text", text}}.dump());
+  else
+    line(text);
+}
 
 void Console::step(const StepReport& r) {
+  if (format_ == Format::none) return;
+  if (format_ == Format::json) {
+    line(Json{{"type", "train"},
+              {"step", r.step},
+              {"total", r.total},
+              {"loss", r.loss},
+              {"grad_norm", r.grad_norm},
+              {"learning_rate", r.learning_rate},
+              {"tokens_per_sec", r.tokens_per_second},
+              {"step_s", r.step_seconds},
+              {"elapsed_s", r.elapsed_seconds},
+              {"remaining_s", r.remaining_seconds}}
+             .dump());
+    return;
+  }
   const int64_t now = now_ns();
   const bool last = r.step == r.total;
-  if (!terminal_) {
+  if (format_ == Format::plain) {
     // A file or a scheduler's log: a line now and then, never a bar.
     if (!last && last_line_ns_ != 0 && now - last_line_ns_ < 10'000'000'000) return;
     last_line_ns_ = now;
-    line(fmt::format(
-        "step={}/{} loss={:.4f} lr={:.2e} grad_norm={:.3f} tok/s={:.0f} wait={:.1f}% elapsed={} "
-        "left={}",
-        r.step, r.total, r.loss, r.learning_rate, r.grad_norm, r.tokens_per_second,
-        100 * r.input_wait_share, clock_text(r.elapsed_seconds), clock_text(r.remaining_seconds)));
+    line(describe(r));
     return;
   }
   if (!last && now - last_drawn_ns_ < 250'000'000) return;
@@ -73,12 +95,47 @@ void Console::step(const StepReport& r) {
   bar_shown_ = true;
 }
 
-void Console::evaluated(int64_t step, double loss) {
-  std::string text = fmt::format("step {:>6}  validation loss {:.4f}", with_commas(step), loss);
+void Console::epoch(const EpochReport& r) {
+  if (format_ == Format::json)
+    line(Json{{"type", "epoch"},
+              {"epoch", r.epoch},
+              {"epochs", r.epochs},
+              {"loss", r.loss},
+              {"seconds", r.seconds},
+              {"samples_per_sec", r.samples_per_second}}
+             .dump());
+  else if (format_ != Format::none)
+    line(describe(r));
+}
+
+void Console::evaluated(int64_t step, const Metrics& metrics, bool best) {
+  if (format_ == Format::none) return;
+  if (format_ == Format::json) {
+    Json j = {{"type", "eval"}, {"step", step}, {"best", best}};
+    for (const auto& [name, value] : metrics)
+      j[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
+    line(j.dump());
+    return;
+  }
+  const double loss = metrics.at("eval/loss");
+  std::string text =
+      fmt::format("step {:>6}  validation loss {:.4f}{}", with_commas(step), loss, best ? " *" : "");
   if (entropy_)
     text += fmt::format("  ({:+.1f} % over the source's entropy {:.4f})",
                         100 * (loss / *entropy_ - 1), *entropy_);
   line(text);
+}
+
+void Console::sampled(int64_t step, const std::string& text) {
+  if (format_ == Format::json)
+    line(Json{{"type", "sample"}, {"step", step}, {"text", text}}.dump(
+        -1, ' ', false, Json::error_handler_t::replace));
+  else if (format_ != Format::none)
+    line(fmt::format("step {:>6}  the model writes:\n{}\n", with_commas(step), text));
+}
+
+void Console::saved(int64_t step) {
+  if (format_ == Format::json) line(Json{{"type", "saved"}, {"step", step}}.dump());
 }
 
 std::string ledger_report(const TrainResult& result, double ceiling) {

@@ -9,15 +9,20 @@ namespace millrace {
 
 class Console : public TrainObserver {
  public:
-  explicit Console(std::optional<double> entropy);
+  // `format` is runtime.log_format.
+  Console(const std::string& format, std::optional<double> entropy);
   ~Console() override;
   void step(const StepReport& report) override;
-  void evaluated(int64_t step, double loss) override;
+  void epoch(const EpochReport& report) override;
+  void evaluated(int64_t step, const Metrics& metrics, bool best) override;
+  void sampled(int64_t step, const std::string& text) override;
+  void saved(int64_t step) override;
   void note(const std::string& text) override;
 
  private:
   void line(const std::string& text);  // above the bar
-  bool terminal_, colour_;
+  enum class Format { bar, plain, json, none } format_;
+  bool colour_;
   std::optional<double> entropy_;
   int64_t last_drawn_ns_ = 0, last_line_ns_ = 0;
   bool bar_shown_ = false;

@@ -1,11 +1,14 @@
 #include "cli/load.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "cli/quickstart.h"
 #include "core/text.h"
 #include "graph/passes.h"
 #include "io/yaml.h"
+#include "train/trainer.h"
 
 namespace millrace {
 namespace {
@@ -44,9 +47,41 @@ void check_passes(const LoadedRun& run) {
   }
 }
 
+// Minutes mean nothing to a schedule: a run on a faster machine would be another run.
+void check_durations(const LoadedRun& run) {
+  const Settings& s = run.settings;
+  auto check = [&](const char* key, const std::vector<Duration>& list) {
+    for (const Duration& d : list)
+      if (d.unit == Duration::Unit::seconds)
+        throw Error({.code = ErrorCode::config,
+                     .what = fmt::format("`{}` cannot be a time", key),
+                     .where = run.schema.where(key),
+                     .expected = "steps, tokens or epochs: results must not depend on the clock",
+                     .got = d.str(),
+                     .remedy = fmt::format("{}=100", key)});
+  };
+  check("training.warmup", {s.schedule.warmup});
+  check("training.eval_every", s.eval_every);
+  check("sample.every", s.sample_every);
+}
+
+void check_metric(const LoadedRun& run) {
+  const auto names = metric_names();
+  const std::string& metric = run.settings.checkpoint.metric;
+  if (std::find(names.begin(), names.end(), metric) != names.end()) return;
+  const std::string near = nearest(metric, names);
+  throw Error({.code = ErrorCode::config,
+               .what = "validation has no metric of this name",
+               .where = run.schema.where("checkpoint.metric"),
+               .expected = fmt::format("one of {}", fmt::join(names, ", ")),
+               .got = metric,
+               .remedy = near.empty() ? "checkpoint.metric=eval/loss"
+                                      : fmt::format("did you mean `{}`?", near)});
+}
+
 }  // namespace
 
-std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
+std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   auto run = std::make_unique<LoadedRun>();
   const std::string name = request.config.empty() ? "built-in quickstart" : request.config;
   if (!request.config.empty() && !fs::is_regular_file(request.config))
@@ -67,7 +102,13 @@ std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
   for (const std::string& o : request.overrides) run->schema.override_with(o);
   run->schema.finish();
   check_passes(*run);
+  check_durations(*run);
+  check_metric(*run);
+  return run;
+}
 
+std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
+  auto run = load_settings(request);
   const Settings& s = run->settings;
   if (s.run_name.empty() || s.run_name.find('/') != std::string::npos ||
       s.run_name.starts_with('.'))

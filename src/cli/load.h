@@ -25,6 +25,8 @@ struct LoadedRun {
   TextData data;
 };
 
+// Parses the config and the overrides alone.
+std::unique_ptr<LoadedRun> load_settings(const RunRequest& request);
 // Parses, checks and resolves; reads the data for the vocabulary. Creates nothing on disk.
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request);
 

@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <utility>
 
 #include "cli/commands.h"
 #include "core/text.h"
@@ -18,16 +20,21 @@ constexpr const char* kHelp =
 
   millrace train                           watch a small language model learn, right now
   millrace train CONFIG [a.b=c ...]        train from a YAML or JSON config; a.b=c overrides a key
+  millrace train --resume [RUN]            go on where a run was stopped, killed or cut off
+  millrace eval  RUN                       validation metrics of a trained model
+  millrace runs                            every run here: state, progress, best metric, time
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
   millrace docs config                     every config key with its meaning, default and range
   millrace docs ops                        every op of the engine with its kernels
 
 Examples
   millrace train configs/shakespeare.yaml data.train=input.txt --run-name first-try
+  millrace train configs/shakespeare.yaml --resume first-try training.max_steps=5000
   millrace train configs/lm-6x512.yaml --max-steps 20
   millrace plan configs/lm-6x512.yaml --memory 2GiB --why
   millrace plan configs/quickstart.yaml training.batch_size=256 --json
 
+Signals to a training run: SIGINT or SIGTERM saves and stops (a second one stops at once), SIGUSR1 saves.
 Results go to standard output, progress to standard error. Run folders are made under runs/.
 Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 10 diverged, 75 stopped and saved.
 `millrace COMMAND --help` tells more.
@@ -73,6 +80,12 @@ int run(int argc, char** argv) {
   train_app->add_option("--run-name", train.run_name, "name of the run (run_name)");
   train_app->add_option("--max-steps", train.max_steps, "updates (training.max_steps)")
       ->check(CLI::NonNegativeNumber);
+  CLI::Option* resume =
+      train_app
+          ->add_option("--resume", train.resume_from,
+                       "go on with a run: its folder or name, or a checkpoint; without a value: the "
+                       "newest run of this name")
+          ->expected(0, 1);
   CLI::App* plan_app =
       app.add_subcommand("plan", "parameters, FLOPs and exact memory before running");
   add_request(plan_app, plan.request, plan_words);
@@ -81,17 +94,26 @@ int run(int argc, char** argv) {
   plan_app->add_flag("--why", plan.why,
                      "which passes and kernels were chosen, and why others declined");
   plan_app->add_flag("--json", plan.json, "the same as one JSON object");
+  millrace::EvalArguments eval;
+  CLI::App* eval_app = app.add_subcommand("eval", "validate a trained model");
+  eval_app->add_option("RUN", eval.model, "run folder or name, or a checkpoint")->required();
+  eval_app->add_option("OVERRIDES", eval.overrides, "a.b=c, such as data.validation=other.txt");
+  eval_app->add_flag("--json", eval.json, "the same as one JSON object");
+  millrace::RunsArguments runs;
+  CLI::App* runs_app = app.add_subcommand("runs", "list runs: state, progress, best metric, time");
+  runs_app->add_option("FOLDER", runs.folder, "where runs are (runs)");
+  runs_app->add_flag("--json", runs.json, "the same as a JSON list");
   std::string page = "config";
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train", "plan", "docs"};
+  const std::vector<std::string> commands{"train", "plan", "eval", "runs", "docs"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
                            .what = fmt::format("no command is called `{}`", argv[1]),
                            .where = "command line",
-                           .expected = "train, plan or docs",
+                           .expected = fmt::format("{}", fmt::join(commands, ", ")),
                            .got = argv[1],
                            .remedy = near.empty()
                                          ? "millrace --help"
@@ -104,7 +126,19 @@ int run(int argc, char** argv) {
     return code == 0 ? 0 : static_cast<int>(millrace::ErrorCode::config);
   }
   if (*docs_app) return millrace::docs_command(page);
-  if (*train_app) return millrace::train_command(train);
+  if (*eval_app) return millrace::eval_command(eval);
+  if (*runs_app) return millrace::runs_command(runs);
+  if (*train_app) {
+    train.resume = resume->count() > 0;
+    // `--resume a.b=c` and `--resume gpt.yaml`: the override and the config stand on their own.
+    if (train.resume_from.find('=') != std::string::npos &&
+        !std::filesystem::exists(train.resume_from))
+      train.request.overrides.push_back(std::exchange(train.resume_from, ""));
+    if (train.request.config.empty() && std::filesystem::is_regular_file(train.resume_from))
+      train.request.config = std::exchange(train.resume_from, "");
+    for (int i = 0; i < argc; ++i) train.command += (i > 0 ? " " : "") + std::string(argv[i]);
+    return millrace::train_command(train);
+  }
   if (*plan_app) return millrace::plan_command(plan);
   return 0;
 }

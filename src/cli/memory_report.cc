@@ -9,6 +9,8 @@
 #include "core/process.h"
 #include "core/text.h"
 #include "cpu/gemm.h"
+#include "train/checkpoint.h"
+#include "train/weights.h"
 
 namespace millrace {
 
@@ -24,16 +26,15 @@ double update_flops(const Programs& p, const Settings& s) {
 }
 
 int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
-  // A checkpoint is written from a copy of the parameters; one that is laid out anew exists twice
-  // for a moment.
-  int64_t snapshot = 0, twice = 0;
-  for (const Parameter& p : model.parameters()) {
-    snapshot += p.shape.numel() * 4;
-    if (p.transposed || p.part_widths.size() > 1) twice = std::max(twice, p.shape.numel() * 4);
-  }
+  // Checkpoints are written from a copy of weights and moments; a tensor that is laid out anew for
+  // the file exists once more for a moment.
+  int64_t again = 0;
+  for (const Parameter& p : model.parameters())
+    if (!same_layout(p)) again = std::max(again, p.shape.numel() * 4);
   cpu::gemm_warm_up();
   malloc_trim(0);  // planning's own garbage is not part of the run
-  return resident_bytes() + programs.total_bytes() + snapshot + twice + kFirstStepBytes;
+  return resident_bytes() + programs.total_bytes() + state_bytes(programs.step) + again +
+         kFirstStepBytes;
 }
 
 std::vector<Contributor> contributors(const Programs& programs) {

@@ -10,7 +10,7 @@ namespace millrace {
 
 double update_flops(const Programs& programs, const Settings& settings);
 
-// Parameter snapshot of a checkpoint, this process as it stands, and the arena.
+// This process as it stands, the arena, and the copy that checkpoints are written from.
 int64_t predicted_process_bytes(const Programs& programs, const Model& model);
 
 struct Contributor {

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/memory_report.h"
+#include "cli/resume.h"
 #include "core/process.h"
 #include "core/text.h"
 #include "cpu/cpu_backend.h"
@@ -15,43 +16,101 @@
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "train/program.h"
+#include "train/signals.h"
 
 namespace millrace {
 namespace {
 
 void say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
 
-std::string run_json(const LoadedRun& run, const RunFolder& folder, const TrainResult* result,
-                     const std::string& status) {
-  nlohmann::ordered_json j = {{"id", folder.id()},
-                              {"name", run.settings.run_name},
-                              {"status", status},
-                              {"machine", cpu::machine_name()},
-                              {"version", MILLRACE_VERSION}};
-  if (result) {
-    j["steps"] = result->steps;
-    j["seconds"] = result->seconds;
-    j["tokens_per_second"] = result->tokens_per_second;
-    j["validation_loss"] = std::isfinite(result->validation_loss)
-                               ? nlohmann::json(result->validation_loss)
-                               : nlohmann::json(nullptr);
-    j["peak_resident_bytes"] = peak_resident_bytes();
+// run.json: what the run is and how it stands.
+class RunRecord {
+ public:
+  RunRecord(const RunFolder& folder, const LoadedRun& run, const Resume& resume,
+            const std::string& command)
+      : folder_(folder) {
+    json_ = {{"id", folder.id()},
+             {"name", run.settings.run_name},
+             {"status", "running"},
+             {"command", command},
+             {"pid", getpid()},
+             {"machine", cpu::machine_name()},
+             {"version", MILLRACE_VERSION},
+             {"step", resume.state.step},
+             {"total",
+              run_length(run.settings, static_cast<int64_t>(run.data.train.size())).total}};
+    if (resume.from && !resume.folder) json_["parent"] = resume.from->folder.string();
   }
-  return j.dump(2) + "\n";
+  void write(const std::string& status, int exit_code, const TrainResult* result = nullptr) {
+    json_["status"] = status;
+    if (status != "running") json_["exit_code"] = exit_code;
+    if (result) {
+      json_["step"] = result->steps;
+      json_["seconds"] = result->seconds;
+      json_["tokens_per_second"] = result->tokens_per_second;
+      json_["validation_loss"] = std::isfinite(result->validation_loss)
+                                     ? nlohmann::ordered_json(result->validation_loss)
+                                     : nlohmann::ordered_json(nullptr);
+      if (result->best_metric) {
+        json_["best_metric"] = *result->best_metric;
+        json_["best_step"] = result->best_step;
+      }
+      json_["peak_resident_bytes"] = peak_resident_bytes();
+    }
+    folder_.write("run.json", json_.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+                                  "\n");
+  }
+
+ private:
+  const RunFolder& folder_;
+  nlohmann::ordered_json json_;
+};
+
+// The state that is continued must be of this data; its algorithms are chosen again.
+void prepare_resume(const Resume& resume, const LoadedRun& run, Backend& backend) {
+  if (!resume.from) return;
+  if (const std::string digest = data_digest(run.data); digest != resume.state.data_digest)
+    throw Error({.code = ErrorCode::config,
+                 .what = "the training data is not what the run began with",
+                 .where = run.schema.where("data.train"),
+                 .expected = "XXH3 " + resume.state.data_digest + " of the tokens",
+                 .got = "XXH3 " + digest,
+                 .remedy = "put the old data back, or start a new run without --resume"});
+  backend.pin_choices(resume.state.choices);
 }
 
 }  // namespace
 
 int train_command(TrainArguments arguments) {
+  const TrainingSignals signals;  // from the first moment on
   if (!arguments.run_name.empty())
     arguments.request.overrides.push_back("run_name=" + arguments.run_name);
   if (arguments.max_steps >= 0)
     arguments.request.overrides.push_back(
         fmt::format("training.max_steps={}", arguments.max_steps));
+  Resume resume;
+  if (arguments.resume) {
+    RunRequest request = arguments.request;
+    // Without a config: only the overrides say where runs are; the rest comes with the run.
+    const auto place = load_settings(request);
+    if (request.config.empty() && arguments.resume_from.empty() &&
+        !place->schema.was_set("run_name"))
+      arguments.resume_from = "latest";
+    auto found = find_resume(place->settings.runs_folder, place->settings.run_name,
+                             arguments.resume_from, say);
+    if (found)
+      resume = std::move(*found);
+    else
+      say("resume   no run called " + place->settings.run_name + " yet; this is the first");
+    if (found && arguments.request.config.empty())
+      arguments.request.config = resume.config.string();
+  }
   const auto run = load_run(arguments.request);
   Settings& s = run->settings;
+  if (!resume.config.empty()) check_changes(run->schema, resume.config, say);
   cpu::set_threads(static_cast<int>(s.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
+  prepare_resume(resume, *run, *backend);
 
   int64_t parameters = 0;
   for (const Parameter& p : run->model->parameters()) parameters += p.shape.numel();
@@ -67,32 +126,55 @@ int train_command(TrainArguments arguments) {
   say(fmt::format("plan     {} arena, {:.2f} GFLOP per update, planned in {}",
                   human_bytes(programs.total_bytes()), update_flops(programs, s) * 1e-9,
                   human_seconds(seconds_since(planning))));
+  if (resume.from)
+    say(fmt::format("resume   {} ({} updates done{})", resume.from->folder.string(),
+                    resume.state.step,
+                    resume.from->manifest.plan == programs.step.hash()
+                        ? ", to the bit"
+                        : "; the plan is another one, so bits may differ"));
 
-  RunFolder folder(s.runs_folder, s.run_name);
+  std::unique_ptr<RunFolder> own;
+  if (!resume.folder) own = RunFolder::create(s.runs_folder, s.run_name);
+  RunFolder& folder = own ? *own : *resume.folder;
   folder.write("config.yaml", run->config_text);
-  folder.write("config.resolved.yaml", run->schema.resolved_yaml());
+  folder.set_config(run->schema.resolved_yaml());
   std::string overrides;
   for (const std::string& o : arguments.request.overrides) overrides += o + "\n";
   folder.write("overrides.txt", overrides);
   folder.write("plan.txt", programs.step.text());
-  folder.write("run.json", run_json(*run, folder, nullptr, "running"));
+  RunRecord record(folder, *run, resume, arguments.command);
+  record.write("running", 0);
   say("run      " + folder.path().string() + "\n");
 
   const int64_t predicted = predicted_process_bytes(programs, *run->model);
   TrainResult result;
   try {
-    Console console(run->data.entropy_per_token);
-    result = train(*run->model, s, run->data, *backend, programs, &folder, console);
-  } catch (const Error&) {
-    folder.write("run.json", run_json(*run, folder, nullptr, "failed"));
+    Console console(s.log_format, run->data.entropy_per_token);
+    result = train(*run->model, s, run->data, *backend, programs, &folder, console,
+                   resume.from ? &*resume.from : nullptr);
+  } catch (const Error& error) {
+    folder.log(error.what());
+    record.write(error.code() == ErrorCode::diverged ? "diverged" : "failed",
+                 static_cast<int>(error.code()));
     throw;
   }
   const int64_t peak = peak_resident_bytes();
-  const double ceiling = cpu::measure_sgemm_ceiling();
-  const double flops = update_flops(programs, s) / result.median_step_seconds;
-  folder.write("run.json", run_json(*run, folder, &result, result.stopped ? "stopped" : "done"));
+  const int code = result.save_error ? static_cast<int>(ErrorCode::failure)
+                   : result.stopped  ? static_cast<int>(ErrorCode::stopped)
+                                     : 0;
+  record.write(result.save_error ? "failed" : result.stopped ? "stopped" : "done", code, &result);
   folder.close();
+  if (result.stopped) {
+    say(fmt::format("stopped after {} updates; `millrace train --resume {}` goes on", result.steps,
+                    folder.path().string()));
+    if (result.save_error) throw Error(*result.save_error);
+    return code;
+  }
 
+  const double ceiling = cpu::measure_sgemm_ceiling();
+  const double flops = result.median_step_seconds > 0
+                           ? update_flops(programs, s) / result.median_step_seconds
+                           : 0;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
   out += ledger_report(result, ceiling);
@@ -105,6 +187,13 @@ int train_command(TrainArguments arguments) {
       fmt::format("  memory       arena {} as planned; process peak {} (predicted {}, {:+.1f} %)\n",
                   human_bytes(programs.total_bytes()), human_bytes(peak), human_bytes(predicted),
                   100.0 * (static_cast<double>(predicted) / static_cast<double>(peak) - 1));
+  if (result.skipped_updates > 0)
+    out += fmt::format("  health       {} updates skipped (not finite), {} roll-backs\n",
+                       result.skipped_updates, result.rollbacks);
+  if (result.best_metric)
+    out += fmt::format("  best         {} {:.4f} after {} updates{}\n", s.checkpoint.metric,
+                       *result.best_metric, result.best_step,
+                       result.early_stopped ? "; stopped early, no gain since" : "");
   out += fmt::format("  loss         training {:.4f} -> {:.4f}, validation {:.4f}",
                      result.first_loss, result.last_loss, result.validation_loss);
   if (run->data.entropy_per_token)
@@ -113,7 +202,8 @@ int train_command(TrainArguments arguments) {
                        100 * (result.validation_loss / *run->data.entropy_per_token - 1));
   out += fmt::format("\n  run          {}\n", folder.path().string());
   std::fputs(out.c_str(), stdout);
-  return result.stopped ? static_cast<int>(ErrorCode::stopped) : 0;
+  if (result.save_error) throw Error(*result.save_error);
+  return 0;
 }
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,7 +19,39 @@
 #include "core/text.h"
 
 namespace millrace {
+
+int FileSystem::open(const char* path, int flags, unsigned mode) {
+  return ::open(path, flags, mode);
+}
+ssize_t FileSystem::write(int fd, const void* bytes, size_t count) {
+  return ::write(fd, bytes, count);
+}
+int FileSystem::fsync(int fd) { return ::fsync(fd); }
+int FileSystem::close(int fd) { return ::close(fd); }
+int FileSystem::truncate(const char* path, int64_t bytes) { return ::truncate(path, bytes); }
+int FileSystem::rename(const char* from, const char* to) { return ::rename(from, to); }
+int FileSystem::unlink(const char* path) { return ::unlink(path); }
+int FileSystem::mkdir(const char* path) { return ::mkdir(path, 0777); }
+int FileSystem::rmdir(const char* path) { return ::rmdir(path); }
+int FileSystem::symlink(const char* target, const char* link) { return ::symlink(target, link); }
+
 namespace {
+
+FileSystem real_system;
+std::atomic<FileSystem*> current_system{&real_system};
+FileSystem& file_system() { return *current_system.load(std::memory_order_relaxed); }
+
+std::string hexadecimal(XXH128_hash_t hash) {
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+// Unique per process and call, so that two writers never share a temporary.
+fs::path temporary_beside(const fs::path& path) {
+  static std::atomic<uint64_t> counter{0};
+  fs::path temporary = path;
+  temporary += fmt::format(".{}-{}.tmp", getpid(), counter++);
+  return temporary;
+}
 
 std::string remedy_for(int error) {
   switch (error) {
@@ -108,46 +141,116 @@ std::string read_file(const fs::path& path, int64_t limit) {
 }
 
 void write_file(const fs::path& path, std::string_view bytes) {
-  // Unique per process and call, so that two writers never share a temporary.
-  static std::atomic<uint64_t> counter{0};
-  fs::path temporary = path;
-  temporary += fmt::format(".{}-{}.tmp", getpid(), counter++);
+  const fs::path temporary = temporary_beside(path);
   try {
     OutputFile file(temporary, OutputFile::Mode::truncate);
     file.write(bytes);
     file.sync();
     file.close();
-    if (rename(temporary.c_str(), path.c_str()) != 0) fail("cannot replace the file", path, errno);
+    rename_path(temporary, path);
   } catch (...) {
-    unlink(temporary.c_str());
+    file_system().unlink(temporary.c_str());
     throw;
   }
   sync_folder(path.parent_path());
 }
 
-void create_folders(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) fail("cannot create the folder", path, error.value());
+FileDigest write_new_file(const fs::path& path, std::string_view bytes) {
+  OutputFile file(path, OutputFile::Mode::truncate);
+  file.write(bytes);
+  file.sync();
+  file.close();
+  return file.digest();
 }
 
-OutputFile::OutputFile(const fs::path& path, Mode mode) : path_(path) {
+FileDigest digest_of(std::string_view bytes) {
+  return {static_cast<int64_t>(bytes.size()),
+          hexadecimal(XXH3_128bits(bytes.data(), bytes.size()))};
+}
+
+FileDigest digest_of_file(const fs::path& path) { return digest_of(MappedFile(path).text()); }
+
+void set_file_system(FileSystem* system) { current_system = system ? system : &real_system; }
+
+void create_folders(const fs::path& path) {
+  if (path.empty() || file_system().mkdir(path.c_str()) == 0) return;
+  if (errno == ENOENT && path.has_parent_path() && path.parent_path() != path) {
+    create_folders(path.parent_path());
+    if (file_system().mkdir(path.c_str()) == 0) return;
+  }
+  const int error = errno;
+  std::error_code ignored;
+  if (!(error == EEXIST && fs::is_directory(path, ignored)))
+    fail("cannot create the folder", path, error == EEXIST ? ENOTDIR : error);
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (file_system().rename(from.c_str(), to.c_str()) != 0) fail("cannot rename to", to, errno);
+}
+
+void truncate_file(const fs::path& path, int64_t bytes) {
+  if (file_system().truncate(path.c_str(), bytes) != 0)
+    fail("cannot shorten the file", path, errno);
+}
+
+void remove_folder(const fs::path& path) {
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->symlink_status().type() == fs::file_type::directory)
+      remove_folder(entry->path());
+    else if (file_system().unlink(entry->path().c_str()) != 0 && errno != ENOENT)
+      fail("cannot remove the file", entry->path(), errno);
+  }
+  if (error) fail("cannot read the folder", path, error.value());
+  if (file_system().rmdir(path.c_str()) != 0) fail("cannot remove the folder", path, errno);
+}
+
+void replace_link(const fs::path& link, const fs::path& target) {
+  const fs::path temporary = temporary_beside(link);
+  if (file_system().symlink(target.c_str(), temporary.c_str()) != 0)
+    fail("cannot make the link", link, errno);
+  try {
+    rename_path(temporary, link);
+  } catch (...) {
+    file_system().unlink(temporary.c_str());
+    throw;
+  }
+}
+
+struct OutputFile::Hash {
+  XXH3_state_t* state = XXH3_createState();
+  Hash() { XXH3_128bits_reset(state); }
+  ~Hash() { XXH3_freeState(state); }
+  Hash(const Hash&) = delete;
+  Hash& operator=(const Hash&) = delete;
+};
+
+OutputFile::OutputFile() = default;
+
+OutputFile::OutputFile(const fs::path& path, Mode mode)
+    : hash_(std::make_unique<Hash>()), path_(path) {
   const int how = mode == Mode::append ? O_APPEND : O_TRUNC;
-  fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
+  fd_ = file_system().open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
   if (fd_ < 0) fail("cannot open the file for writing", path, errno);
 }
 
 OutputFile::~OutputFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) file_system().close(fd_);
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      written_(other.written_),
+      hash_(std::move(other.hash_)),
+      path_(std::move(other.path_)) {}
 
 OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
   if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) file_system().close(fd_);
     fd_ = std::exchange(other.fd_, -1);
+    written_ = other.written_;
+    hash_ = std::move(other.hash_);
     path_ = std::move(other.path_);
   }
   return *this;
@@ -156,22 +259,28 @@ OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
 void OutputFile::write(std::string_view bytes) {
   MR_CHECK(is_open(), "write to a closed file");
   while (!bytes.empty()) {
-    const ssize_t put = ::write(fd_, bytes.data(), bytes.size());
+    const ssize_t put = file_system().write(fd_, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) fail("cannot write the file", path_, errno);
+    XXH3_128bits_update(hash_->state, bytes.data(), static_cast<size_t>(put));
+    written_ += put;
     bytes.remove_prefix(static_cast<size_t>(put));
   }
 }
 
+FileDigest OutputFile::digest() const {
+  return {written_, hexadecimal(XXH3_128bits_digest(hash_->state))};
+}
+
 void OutputFile::sync() {
   MR_CHECK(is_open(), "sync of a closed file");
-  if (fsync(fd_) != 0) fail("cannot flush the file to disk", path_, errno);
+  if (file_system().fsync(fd_) != 0) fail("cannot flush the file to disk", path_, errno);
 }
 
 void OutputFile::close() {
   MR_CHECK(is_open(), "close of a closed file");
   // Linux frees the descriptor even when close() is interrupted: never repeat it.
-  if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) {
+  if (file_system().close(std::exchange(fd_, -1)) != 0 && errno != EINTR) {
     fail("cannot write the file", path_, errno);
   }
 }
@@ -200,12 +309,51 @@ MappedFile::~MappedFile() {
 
 void sync_folder(const fs::path& path) {
   const fs::path folder = path.empty() ? fs::path(".") : path;
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = file_system().open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   if (fd < 0) fail("cannot open the folder", folder, errno);
-  const int error = fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
+  const int error = file_system().fsync(fd) == 0 ? 0 : errno;
+  file_system().close(fd);
   // EINVAL: a file system that cannot flush folders (some network and FUSE mounts).
   if (error != 0 && error != EINVAL) fail("cannot flush the folder to disk", folder, error);
+}
+
+bool LockFile::take(const fs::path& path, const std::string& me, std::string* owner) {
+  MR_CHECK(fd_ < 0, "locked already");
+  fd_ = file_system().open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("cannot open the lock", path, errno);
+  // A lock of the open file description: it belongs to this object, and dies with the process.
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  const bool mine = fcntl(fd_, F_OFD_SETLK, &lock) == 0;
+  const int error = errno;
+  owner->resize(4096);
+  const ssize_t got = pread(fd_, owner->data(), owner->size(), 0);
+  owner->resize(static_cast<size_t>(std::max<ssize_t>(0, got)));
+  if (!mine) {
+    file_system().close(std::exchange(fd_, -1));
+    if (error != EAGAIN && error != EACCES) fail("cannot lock", path, error);
+    return false;
+  }
+  if (ftruncate(fd_, 0) != 0 ||
+      pwrite(fd_, me.data(), me.size(), 0) != static_cast<ssize_t>(me.size()))
+    fail("cannot write the lock", path, errno);
+  return true;
+}
+
+bool LockFile::is_taken(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  const bool taken = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  ::close(fd);
+  return taken;
+}
+
+void LockFile::give_back() {
+  if (fd_ < 0) return;
+  [[maybe_unused]] const int ignored = ftruncate(fd_, 0);  // a full lock only means a warning
+  file_system().close(std::exchange(fd_, -1));
 }
 
 fs::path cache_folder() {

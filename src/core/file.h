@@ -1,8 +1,11 @@
 // The file layer. Every write of Millrace goes through here, so that faults can be injected in one
 // place, and every failure carries the path and what the system said.
 #pragma once
+#include <sys/types.h>
+
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,17 +17,34 @@ namespace fs = std::filesystem;
 // The whole file. Error names the path when it is missing, unreadable, a folder, or over `limit`.
 std::string read_file(const fs::path& path, int64_t limit = int64_t{1} << 40);
 
+// What a file holds, to notice when it no longer does: XXH3, 128 bits, 32 lower-case hexadecimal digits.
+struct FileDigest {
+  int64_t bytes = 0;
+  std::string xxh3 = {};
+  friend bool operator==(const FileDigest&, const FileDigest&) = default;
+};
+FileDigest digest_of(std::string_view bytes);
+FileDigest digest_of_file(const fs::path& path);
+
 // Replaces `path` by these bytes or leaves it as it was: temporary file beside it, fsync, rename,
 // fsync of the folder.
 void write_file(const fs::path& path, std::string_view bytes);
+// The same without the care for what was there: for a folder that is staged under another name.
+FileDigest write_new_file(const fs::path& path, std::string_view bytes);
 
 void create_folders(const fs::path& path);
+void rename_path(const fs::path& from, const fs::path& to);
+void truncate_file(const fs::path& path, int64_t bytes);
+// The folder with all that is in it; links are removed, not followed.
+void remove_folder(const fs::path& path);
+// Points `link` at `target`, replacing what it pointed at.
+void replace_link(const fs::path& link, const fs::path& target);
 
 // An open file written from front to back (metrics.jsonl, logs, safetensors).
 class OutputFile {
  public:
   enum class Mode { truncate, append };
-  OutputFile() = default;
+  OutputFile();
   OutputFile(const fs::path& path, Mode mode);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
@@ -33,9 +53,13 @@ class OutputFile {
   void sync();                         // fsync
   void close();                        // reports what close() says; the destructor does not
   bool is_open() const { return fd_ >= 0; }
+  FileDigest digest() const;  // of what was written here
 
  private:
+  struct Hash;
   int fd_ = -1;
+  int64_t written_ = 0;
+  std::unique_ptr<Hash> hash_;
   fs::path path_;
 };
 
@@ -56,6 +80,41 @@ class MappedFile {
 
 // Flushes a folder's entries to disk.
 void sync_folder(const fs::path& path);
+
+// An advisory lock that dies with its owner. The file says who that is.
+class LockFile {
+ public:
+  // Takes the lock, or returns false and says in `owner` what the holder wrote. When the last owner
+  // died without giving it back, `owner` is what it wrote, too.
+  bool take(const fs::path& path, const std::string& me, std::string* owner);
+  void give_back();  // the file stays, empty
+  static bool is_taken(const fs::path& path);
+  ~LockFile() { give_back(); }
+  LockFile() = default;
+  LockFile(const LockFile&) = delete;
+  LockFile& operator=(const LockFile&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+// What this layer asks of the system, with errno as the system calls have it. Tests put another one
+// in its place: calls that fail, or a disk that loses power.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  virtual int open(const char* path, int flags, unsigned mode);
+  virtual ssize_t write(int fd, const void* bytes, size_t count);
+  virtual int fsync(int fd);
+  virtual int close(int fd);
+  virtual int truncate(const char* path, int64_t bytes);
+  virtual int rename(const char* from, const char* to);
+  virtual int unlink(const char* path);
+  virtual int mkdir(const char* path);
+  virtual int rmdir(const char* path);
+  virtual int symlink(const char* target, const char* link);
+};
+void set_file_system(FileSystem* system);  // nullptr: the real one
 
 // Where remembered measurements live: $MILLRACE_CACHE, else $XDG_CACHE_HOME/millrace, else
 // ~/.cache/millrace.

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "cpu/gemm.h"
 #include "cpu/machine.h"
 
 namespace millrace::cpu {
@@ -92,6 +93,13 @@ class CpuExecutable : public Executable {
     ledger->add_run(phase_ns, before);
   }
 
+  void run_nodes(const std::function<bool(NodeId)>& after) override {
+    for (const auto& step : steps_) {
+      run_step(*step);
+      if (!after(step->id)) return;
+    }
+  }
+
  private:
   struct Step {
     NodeId id;
@@ -120,6 +128,8 @@ class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, bool reference_only) : isa_(isa), reference_only_(reference_only) {}
   std::string name() const override { return "cpu"; }
+  std::string choices() const override { return gemm_choices(); }
+  void pin_choices(const std::string& choices) override { gemm_pin_choices(choices); }
 
   KernelChoice choose(const OpCard& op, const OpSite& site) override {
     KernelChoice choice;

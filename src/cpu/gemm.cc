@@ -45,15 +45,20 @@ class Memory {
   }
 
   GemmChoice find_or_measure(const GemmShape& shape) {
+    if (const auto used = used_.find(shape); used != used_.end()) return used->second;
     const auto found = choices_.find(shape);
-    if (found != choices_.end()) return found->second;
+    if (found != choices_.end()) return used_[shape] = found->second;
     const GemmChoice choice = measure(shape);
     choices_[shape] = choice;
     save();
-    return choice;
+    return used_[shape] = choice;
   }
+  std::string used() const { return text_of(used_); }
+  void pin(const std::string& text) { read(text, &used_); }
 
  private:
+  using Choices = std::map<GemmShape, GemmChoice>;
+
   Memory() : path_(cache_folder() / ("gemm-" + machine_fingerprint() + ".txt")) {
     std::string text;
     try {
@@ -61,11 +66,13 @@ class Memory {
     } catch (const std::exception&) {
       // A cache that cannot be read costs measuring again, nothing else.
     }
+    read(text, &choices_);
+  }
+
+  static void read(const std::string& text, Choices* choices) {
     std::istringstream lines(text);
     std::string line;
     while (std::getline(lines, line)) {
-      GemmShape s;
-      GemmChoice c;
       int ta = 0, tb = 0, entry = 0;
       long long m = 0, n = 0, k = 0, tm = 0, tn = 0;
       // A damaged line is skipped: the shape is then measured again.
@@ -73,20 +80,22 @@ class Memory {
                       &entry, &tm, &tn) != 8)
         continue;
       if (tm < 1 || tn < 1 || tm > kMaxTile || tn > kMaxTile || entry < 0 || entry > 1) continue;
-      s = {m, n, k, ta != 0, tb != 0};
-      c = {static_cast<GemmEntry>(entry), tm, tn};
-      choices_[s] = c;
+      (*choices)[{m, n, k, ta != 0, tb != 0}] = {static_cast<GemmEntry>(entry), tm, tn};
     }
   }
 
-  void save() const {
+  static std::string text_of(const Choices& choices) {
     std::string text;
-    for (const auto& [s, c] : choices_)
+    for (const auto& [s, c] : choices)
       text += fmt::format("{} {} {} {} {} : {} {} {}\n", s.m, s.n, s.k, int{s.ta}, int{s.tb},
                           static_cast<int>(c.entry), c.tile_m, c.tile_n);
+    return text;
+  }
+
+  void save() const {
     try {
       create_folders(path_.parent_path());
-      write_file(path_, text);
+      write_file(path_, text_of(choices_));
     } catch (const Error&) {
       // A cache that cannot be written costs the next start a second, nothing else.
     }
@@ -133,7 +142,8 @@ class Memory {
   }
 
   fs::path path_;
-  std::map<GemmShape, GemmChoice> choices_;
+  Choices choices_;  // remembered on disk
+  Choices used_;     // by this process; pinned ones among them
 };
 
 void check_dnnl(dnnl_status_t status, const char* what) {
@@ -243,6 +253,16 @@ std::string GemmChoice::str() const {
 
 void gemm_set_measuring(bool on) { measuring = on; }
 bool gemm_measuring() { return measuring; }
+
+std::string gemm_choices() {
+  std::lock_guard lock(mutex);
+  return Memory::get().used();
+}
+
+void gemm_pin_choices(const std::string& text) {
+  std::lock_guard lock(mutex);
+  Memory::get().pin(text);
+}
 
 GemmChoice gemm_choice(const GemmShape& shape) {
   if (!measuring || shape.m == 0 || shape.n == 0 || shape.k == 0) return default_choice(shape);

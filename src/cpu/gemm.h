@@ -30,6 +30,10 @@ struct GemmChoice {
 GemmChoice gemm_choice(const GemmShape& shape);
 void gemm_set_measuring(bool on);
 bool gemm_measuring();
+// The choices this process has made, as lines of text; pinned ones come before remembered and
+// measured ones. Lines that are not choices are passed over.
+std::string gemm_choices();
+void gemm_pin_choices(const std::string& text);
 
 // One tile: rows [i0,i1), columns [j0,j1). `beta` 0 or 1.
 void gemm_tile(const GemmShape& shape, const GemmChoice& choice, const float* a, const float* b,

@@ -1,6 +1,7 @@
 #include "exec/session.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace millrace {
 
@@ -53,6 +54,8 @@ void Session::write_bytes(const std::string& leaf, std::span<const std::byte> by
 }
 
 void Session::read_bytes(const std::string& leaf, std::span<std::byte> bytes) const {
+  MR_CHECK(static_cast<int64_t>(bytes.size()) == type(leaf).bytes(), "leaf {}: {} bytes for {}",
+           leaf, bytes.size(), type(leaf).str());
   backend_.copy_out(bytes, state_->data() + layout_.offset.at(leaf));
 }
 
@@ -64,6 +67,34 @@ const std::byte* Session::output_place(size_t plan, const std::string& name,
   out_type = plans_[plan]->graph.type(v);
   return place_[plan][static_cast<size_t>(
       plans_[plan]->buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])];
+}
+
+std::string Session::first_nonfinite(size_t plan) {
+  const Plan& p = *plans_[plan];
+  auto is_bad = [&](NodeId id, size_t out) {
+    const TensorType& t = p.graph[id].out[out];
+    if (t.dtype != DType::f32) return false;
+    std::vector<float> values(static_cast<size_t>(t.numel()));
+    const int32_t buffer = p.buffer_of[static_cast<size_t>(id)][out];
+    backend_.copy_out(std::as_writable_bytes(std::span(values)),
+                      place_[plan][static_cast<size_t>(buffer)]);
+    return !std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+  };
+  for (NodeId id = 0; id < p.graph.size(); ++id)
+    if (const Node& n = p.graph[id]; n.leaf != Leaf::none && is_bad(id, 0))
+      return fmt::format("{}, before the step ran", n.name);
+  std::string found;
+  executables_[plan]->run_nodes([&](NodeId id) {
+    const Node& n = p.graph[id];
+    for (size_t out = 0; out < n.out.size() && found.empty(); ++out)
+      if (is_bad(id, out)) {
+        const std::string& scope = p.graph.scopes[static_cast<size_t>(n.scope)].path;
+        found = fmt::format("{}{}{}, output {} {}", scope, scope.empty() ? "" : ": ", n.op->name,
+                            out, n.out[out].str());
+      }
+    return found.empty();
+  });
+  return found;
 }
 
 std::vector<float> Session::output(size_t plan, const std::string& name) const {

@@ -29,6 +29,10 @@ class Session {
 
   void run(size_t plan, Ledger* ledger = nullptr) { executables_[plan]->run(ledger); }
 
+  // Runs the plan again, node by node, and says which node is the first whose result is not finite:
+  // "layers.3.attention: attention, output 0". Empty: none.
+  std::string first_nonfinite(size_t plan);
+
   const TensorType& type(const std::string& leaf) const;
   bool has(const std::string& leaf) const { return layout_.type.contains(leaf); }
   template <typename T>
@@ -40,6 +44,10 @@ class Session {
     std::vector<T> values(static_cast<size_t>(type(leaf).numel()));
     read_bytes(leaf, std::as_writable_bytes(std::span(values)));
     return values;
+  }
+  template <typename T>
+  void read_into(const std::string& leaf, std::span<T> values) const {
+    read_bytes(leaf, std::as_writable_bytes(values));
   }
   std::vector<float> output(size_t plan, const std::string& name) const;
   float scalar_output(size_t plan, const std::string& name) const;

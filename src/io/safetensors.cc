@@ -379,8 +379,8 @@ std::vector<float> SafetensorsFile::to_f32(const Entry& entry) const {
   return values;
 }
 
-void write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
+                             const std::map<std::string, std::string>& metadata) {
   std::vector<const TensorToWrite*> order;
   for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
@@ -393,16 +393,15 @@ void write_safetensors(const fs::path& path, std::span<const TensorToWrite> tens
     std::set<std::string_view> names;
     int64_t offset = 0;
     for (const TensorToWrite* tensor : order) {
-      const auto size = static_cast<int64_t>(tensor->bytes.size());
-      int64_t expected = 0;
+      int64_t size = 0;
       MR_CHECK(tensor->name != kMetadata && names.insert(tensor->name).second, "tensor name {}",
                tensor->name);
       MR_CHECK(safetensors_dtype_bytes(tensor->dtype) > 0, "dtype {}", tensor->dtype);
-      MR_CHECK(tensor->shape.size() <= kMaxRank && multiply(tensor->shape, &expected) &&
-                   !__builtin_mul_overflow(expected, safetensors_dtype_bytes(tensor->dtype),
-                                           &expected) &&
-                   expected == size,
-               "{} has {} bytes for [{}]", tensor->name, size, fmt::join(tensor->shape, ","));
+      MR_CHECK(tensor->shape.size() <= kMaxRank && multiply(tensor->shape, &size) &&
+                   !__builtin_mul_overflow(size, safetensors_dtype_bytes(tensor->dtype), &size) &&
+                   (tensor->make || size == static_cast<int64_t>(tensor->bytes.size())),
+               "{} has {} bytes for [{}]", tensor->name, tensor->bytes.size(),
+               fmt::join(tensor->shape, ","));
       header += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                             header.size() > 1 ? "," : "", Json(tensor->name).dump(), tensor->dtype,
                             fmt::join(tensor->shape, ","), offset, offset + size);
@@ -420,32 +419,26 @@ void write_safetensors(const fs::path& path, std::span<const TensorToWrite> tens
   header.resize((header.size() + 7) / 8 * 8, ' ');
   MR_CHECK(static_cast<int64_t>(header.size()) <= kMaxHeaderBytes, "header of {}", header.size());
 
-  fs::path temporary = path;
-  temporary += ".tmp";
-  try {
-    OutputFile file(temporary, OutputFile::Mode::truncate);
-    const auto length = std::bit_cast<std::array<char, 8>>(static_cast<uint64_t>(header.size()));
-    file.write({length.data(), length.size()});
-    file.write(header);
-    for (const TensorToWrite* tensor : order) {
-      file.write({reinterpret_cast<const char*>(tensor->bytes.data()), tensor->bytes.size()});
+  OutputFile file(path, OutputFile::Mode::truncate);
+  const auto length = std::bit_cast<std::array<char, 8>>(static_cast<uint64_t>(header.size()));
+  file.write({length.data(), length.size()});
+  file.write(header);
+  for (const TensorToWrite* tensor : order) {
+    std::vector<float> made;
+    std::span<const std::byte> bytes = tensor->bytes;
+    if (tensor->make) {
+      made = tensor->make();
+      int64_t count = 0;
+      MR_CHECK(tensor->dtype == "F32" && multiply(tensor->shape, &count) &&
+                   count == static_cast<int64_t>(made.size()),
+               "{}: {} numbers", tensor->name, made.size());
+      bytes = std::as_bytes(std::span(made));
     }
-    file.sync();
-    file.close();
-    std::error_code error;
-    fs::rename(temporary, path, error);
-    if (error) {
-      throw Error({.code = ErrorCode::failure,
-                   .what = "cannot replace the file: " + error.message(),
-                   .where = path.string(),
-                   .remedy = "check the path and the permissions"});
-    }
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    throw;
+    file.write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
-  sync_folder(path.parent_path());
+  file.sync();
+  file.close();
+  return file.digest();
 }
 
 }  // namespace millrace

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -58,11 +59,14 @@ struct TensorToWrite {
   std::string dtype;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;  // little-endian, row-major
+  // Instead of `bytes`, for F32: called when the tensor's turn comes, and freed after it.
+  std::function<std::vector<float>()> make = {};
 };
 
-// Replaces `path` as a whole or leaves it as it was. Tensor bytes are streamed, never gathered.
-// Tensors of wide types come first, whatever their order here, so that every one is aligned.
-void write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata);
+// Writes the file and flushes it to disk. A failure leaves half a file: write into a folder that is
+// staged under another name. Tensor bytes are streamed, never gathered. Tensors of wide types come
+// first, whatever their order here, so that every one is aligned.
+FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
+                             const std::map<std::string, std::string>& metadata);
 
 }  // namespace millrace

@@ -161,6 +161,10 @@ bool Key::parse_bytes_text(const YamlNode& node, int64_t* value) const {
   return true;
 }
 
+bool Key::parse_duration_text(const YamlNode& node, Duration* value) const {
+  return node.kind == YamlNode::Kind::scalar && parse_duration(node.text, value);
+}
+
 const YamlNode* Key::assign(const YamlNode& node) {
   const bool scalar = node.kind == YamlNode::Kind::scalar;
   switch (type_) {
@@ -170,6 +174,8 @@ const YamlNode* Key::assign(const YamlNode& node) {
       return parse_number(node, std::get<double*>(target_)) ? nullptr : &node;
     case Type::bytes:
       return parse_bytes_text(node, std::get<int64_t*>(target_)) ? nullptr : &node;
+    case Type::duration:
+      return parse_duration_text(node, std::get<Duration*>(target_)) ? nullptr : &node;
     case Type::boolean: {
       const bool yes = node.text == "true" || node.text == "True" || node.text == "TRUE";
       const bool no = node.text == "false" || node.text == "False" || node.text == "FALSE";
@@ -191,6 +197,16 @@ const YamlNode* Key::assign(const YamlNode& node) {
         if (!parse_integer(node.items[i], &values[i])) return &node.items[i];
       }
       *std::get<std::vector<int64_t>*>(target_) = std::move(values);
+      return nullptr;
+    }
+    case Type::duration_list: {
+      if (!scalar && node.kind != YamlNode::Kind::list) return &node;
+      std::vector<Duration> values(scalar ? 1 : node.items.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        const YamlNode& item = scalar ? node : node.items[i];
+        if (!parse_duration_text(item, &values[i])) return &item;
+      }
+      *std::get<std::vector<Duration>*>(target_) = std::move(values);
       return nullptr;
     }
     case Type::text_list: {
@@ -262,6 +278,12 @@ Key& Schema::choice(std::string path, std::string* target, std::vector<std::stri
 Key& Schema::bytes(std::string path, int64_t* target) {
   return declare(std::move(path), Key::Type::bytes, target);
 }
+Key& Schema::duration(std::string path, Duration* target) {
+  return declare(std::move(path), Key::Type::duration, target);
+}
+Key& Schema::duration_list(std::string path, std::vector<Duration>* target) {
+  return declare(std::move(path), Key::Type::duration_list, target);
+}
 Key& Schema::integer_list(std::string path, std::vector<int64_t>* target) {
   return declare(std::move(path), Key::Type::integer_list, target);
 }
@@ -297,6 +319,14 @@ const Key& Schema::key(std::string_view path) const {
 bool Schema::was_set(std::string_view path) const { return key(path).set_; }
 const std::string& Schema::origin(std::string_view path) const { return key(path).origin_; }
 const std::string& Schema::where(std::string_view path) const { return key(path).where_; }
+
+std::string Schema::value_text(std::string_view path) const { return key(path).value_text(); }
+
+std::vector<std::string> Schema::paths() const {
+  std::vector<std::string> list;
+  for (const Key& key : keys_) list.push_back(key.path_);
+  return list;
+}
 
 void Schema::note(std::string_view path, std::string origin) {
   Key* const noted = find(path);

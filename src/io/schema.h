@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/duration.h"
 #include "core/file.h"
 #include "io/yaml.h"
 
@@ -39,9 +40,20 @@ class Key {
 
  private:
   friend class Schema;
-  enum class Type { integer, number, boolean, text, choice, bytes, integer_list, text_list };
+  enum class Type {
+    integer,
+    number,
+    boolean,
+    text,
+    choice,
+    bytes,
+    duration,
+    integer_list,
+    text_list,
+    duration_list
+  };
   using Target = std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*,
-                              std::vector<std::string>*>;
+                              std::vector<std::string>*, Duration*, std::vector<Duration>*>;
 
   bool has_order() const;
   std::string type_name() const;
@@ -54,6 +66,7 @@ class Key {
   bool parse_integer(const YamlNode& node, int64_t* value) const;
   bool parse_number(const YamlNode& node, double* value) const;
   bool parse_bytes_text(const YamlNode& node, int64_t* value) const;
+  bool parse_duration_text(const YamlNode& node, Duration* value) const;
   // The part of the node that does not fit (the target is then unchanged), or nullptr.
   const YamlNode* assign(const YamlNode& node);
   [[noreturn]] void refuse(const YamlNode& got, std::string where) const;
@@ -90,8 +103,10 @@ class Schema {
   Key& text(std::string path, std::string* target);
   Key& choice(std::string path, std::string* target, std::vector<std::string> allowed);
   Key& bytes(std::string path, int64_t* target);  // "8GiB"; 0 = no limit
+  Key& duration(std::string path, Duration* target);  // "500", "2 epochs", "10 minutes"
   Key& integer_list(std::string path, std::vector<int64_t>* target);
-  Key& text_list(std::string path, std::vector<std::string>* target);  // or one text
+  Key& text_list(std::string path, std::vector<std::string>* target);      // or one text
+  Key& duration_list(std::string path, std::vector<Duration>* target);     // or one duration
 
   void load(const fs::path& file);  // YAML or JSON
   void load_text(std::string_view text, const std::string& name);
@@ -106,6 +121,8 @@ class Schema {
   const std::string& origin(std::string_view path) const;
   // The origin with the key's name, for the `where` of errors raised by later checks.
   const std::string& where(std::string_view path) const;
+  std::vector<std::string> paths() const;                // every key, in the order of declaration
+  std::string value_text(std::string_view path) const;   // the value as YAML
   // Records who changed the target afterwards: note("model.vocab", "auto: from the data").
   void note(std::string_view path, std::string origin);
 

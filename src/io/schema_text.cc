@@ -81,6 +81,10 @@ std::string Key::type_name() const {
       return "choice";
     case Type::bytes:
       return "size, 0 for no limit";
+    case Type::duration:
+      return "duration";
+    case Type::duration_list:
+      return "list of durations";
     case Type::integer_list:
       return "list of integers";
     case Type::text_list:
@@ -116,6 +120,12 @@ std::string Key::expected() const {
     case Type::bytes:
       text = "a size such as 8GiB or 512MB, 0 for no limit";
       break;
+    case Type::duration:
+      text = "a duration such as 500 (steps), 1e6 tokens, 2 epochs or 10 minutes";
+      break;
+    case Type::duration_list:
+      text = "durations such as 500, 2 epochs or [1 epoch, 10 minutes]";
+      break;
     case Type::integer_list:
       text = "a list of integers such as [1, 2]";
       break;
@@ -148,6 +158,13 @@ std::string Key::value_text() const {
     case Type::text:
     case Type::choice:
       return yaml_text(*std::get<std::string*>(target_));
+    case Type::duration:
+      return std::get<Duration*>(target_)->str();
+    case Type::duration_list:
+      return "[" +
+             join(*std::get<std::vector<Duration>*>(target_),
+                  [](const Duration& value) { return value.str(); }) +
+             "]";
     case Type::integer_list:
       return "[" +
              join(*std::get<std::vector<int64_t>*>(target_),

@@ -39,8 +39,8 @@ Value gradient_buffer(Builder& b, const Parameter& p) {
   return b.leaf(Leaf::gradient_buffer, "gradient." + p.name, {p.shape, DType::f32});
 }
 
-// One multi-tensor optimizer node over all parameters.
-void build_update(Builder& b, const OptimizerSettings& o,
+// One multi-tensor optimizer node over all parameters; returns their new values.
+std::vector<Value> build_update(Builder& b, const OptimizerSettings& o,
                   const std::vector<ParameterGradient>& list, Value scale) {
   const bool adam = o.kind == "adamw" || o.kind == "adam";
   std::vector<std::string> slots;
@@ -86,6 +86,25 @@ void build_update(Builder& b, const OptimizerSettings& o,
   for (size_t s = 0; s < slots.size(); ++s)
     for (size_t i = 0; i < list.size(); ++i)
       b.update(in[(2 + s) * list.size() + i], out[(1 + s) * list.size() + i]);
+  return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(list.size())};
+}
+
+// average += rate * (parameter - average), where the update was made: step(scale) is 0 when it is
+// not finite.
+void build_average(Builder& b, const std::vector<ParameterGradient>& list,
+                   const std::vector<Value>& updated, Value scale) {
+  const Value rate = b.input("ema_rate", {Shape{}, DType::f32});
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Parameter& p = list[i].parameter;
+    const Value average = b.leaf(Leaf::optimizer_state, "ema." + p.name, {p.shape, DType::f32});
+    ExpressionBuilder e(4);
+    const Term share =
+        e.apply(Function::mul, e.operand(2), e.apply(Function::step, e.operand(3)));
+    const Term gap = e.apply(Function::sub, e.operand(1), e.operand(0));
+    const Term next =
+        e.apply(Function::add, e.operand(0), e.apply(Function::mul, share, gap));
+    b.update(average, b.elementwise(e.finish({next}), {average, updated[i], rate, scale}));
+  }
 }
 
 }  // namespace
@@ -101,21 +120,28 @@ Graph build_step_graph(const Model& model, const Settings& settings, BatchShape 
   std::vector<Value> all;
   for (const auto& p : list) all.push_back(p.gradient);
   const Value norm = b.op("grad_norm", all);
-  // min(1, clip / (norm + 1e-6)), PyTorch's clip_grad_norm_. A norm that is not finite makes the
-  // factor not finite, and the optimizer then writes nothing.
-  ExpressionBuilder e(1);
-  const Term n = e.operand(0);
+  // The loss of the whole update; with grad_accum > 1 the host knows what the earlier parts gave.
+  Value whole = loss;
+  if (settings.grad_accum > 1) whole = b.add(loss, b.input("earlier_loss", {Shape{}, DType::f32}));
+  // min(1, clip / (norm + 1e-6)), PyTorch's clip_grad_norm_. A norm or a loss that is not finite
+  // makes the factor not finite, and the optimizer then writes nothing.
+  ExpressionBuilder e(2);
+  const Term n = e.operand(0), l = e.operand(1);
   const double clip = settings.optimizer.gradient_clip;
-  const Term factor = clip > 0 ? e.apply(Function::min,
-                                         e.apply(Function::div, e.constant(clip),
-                                                 e.apply(Function::add, n, e.constant(1e-6))),
-                                         e.constant(1))
-                               : e.constant(1);
-  // norm - norm is 0, or NaN when the norm is not finite: min() would hide an infinite norm.
-  const Term guard = e.apply(Function::sub, n, n);
-  const Value scale = b.elementwise(e.finish({e.apply(Function::add, factor, guard)}), {norm});
-  build_update(b, settings.optimizer, list, scale);
-  b.output("loss", loss);
+  const Term factor =
+      clip > 0 ? e.apply(Function::min,
+                         e.apply(Function::div, e.constant(clip),
+                                 e.apply(Function::add, n, e.constant(1e-6))),
+                         e.constant(1))
+               : e.constant(1);
+  // x - x is 0, or NaN when x is not finite: min() would hide an infinite norm.
+  const Term guard = e.apply(Function::add, e.apply(Function::sub, n, n),
+                             e.apply(Function::sub, l, l));
+  const Value scale =
+      b.elementwise(e.finish({e.apply(Function::add, factor, guard)}), {norm, whole});
+  const auto updated = build_update(b, settings.optimizer, list, scale);
+  if (settings.ema_decay > 0) build_average(b, list, updated, scale);
+  b.output("loss", whole);
   b.output("grad_norm", norm);
   return b.finish();
 }

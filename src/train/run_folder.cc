@@ -2,57 +2,199 @@
 
 #include <sys/random.h>
 #include <sys/time.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "io/quote.h"
 
 namespace millrace {
+namespace {
 
-RunFolder::RunFolder(const fs::path& runs, const std::string& name) : started_ns_(now_ns()) {
-  std::time_t now = std::time(nullptr);
+using Json = nlohmann::ordered_json;
+
+std::string local_time(const char* format) {
+  const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
-  char stamp[32];
-  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
+  char text[64];
+  return {text, std::strftime(text, sizeof text, format, &local)};
+}
+
+double wall_seconds() {
+  timeval wall{};
+  gettimeofday(&wall, nullptr);
+  return static_cast<double>(wall.tv_sec) + static_cast<double>(wall.tv_usec) * 1e-6;
+}
+
+std::string this_process() {
+  char host[256] = "?";
+  gethostname(host, sizeof host - 1);
+  return fmt::format("process {} on {} since {}", getpid(), host, local_time("%Y-%m-%d %H:%M:%S"));
+}
+
+bool is_run(const fs::path& folder) { return fs::is_regular_file(folder / "run.json"); }
+
+}  // namespace
+
+RunFolder::RunFolder(fs::path path)
+    : path_(std::move(path)), checkpoints_(path_ / "checkpoints"), started_ns_(now_ns()) {}
+
+void RunFolder::lock() {
+  std::string owner;
+  if (!lock_.take(path_ / "lock", this_process(), &owner))
+    throw Error({.code = ErrorCode::config,
+                 .what = "another process trains in this run folder",
+                 .where = path_.string(),
+                 .expected = "a run that nobody works on",
+                 .got = printable(owner, 200),
+                 .remedy = "wait for it, stop it (kill -TERM), or start a run of your own"});
+  dead_owner_ = printable(owner, 200);
+  checkpoints_.sweep();
+  log_ = OutputFile(path_ / "train.log", OutputFile::Mode::append);
+}
+
+std::unique_ptr<RunFolder> RunFolder::create(const fs::path& runs, const std::string& name) {
   uint32_t random = 0;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
-    random = static_cast<uint32_t>(started_ns_);
-  id_ = fmt::format("{}-{:06x}", stamp, random & 0xffffff);
-  path_ = runs / name / id_;
-  create_folders(path_);
-  metrics_ = OutputFile(path_ / "metrics.jsonl", OutputFile::Mode::append);
-  metrics_.write("{\"type\":\"meta\",\"schema\":1}\n");
-  // A convenience for people; a file system without links does without it.
-  std::error_code ignored;
-  const fs::path link = runs / "latest", next = runs / ("latest." + id_);
-  fs::create_directory_symlink(fs::path(name) / id_, next, ignored);
-  fs::rename(next, link, ignored);
+    random = static_cast<uint32_t>(now_ns());
+  const std::string id = fmt::format("{}-{:06x}", local_time("%Y%m%d-%H%M%S"), random & 0xffffff);
+  std::unique_ptr<RunFolder> run(new RunFolder(runs / name / id));
+  create_folders(run->path_);
+  run->lock();
+  try {
+    replace_link(runs / "latest", fs::path(name) / id);
+  } catch (const Error&) {
+    // A convenience for people; a file system without links does without it.
+  }
+  return run;
+}
+
+std::unique_ptr<RunFolder> RunFolder::open(const fs::path& folder) {
+  std::unique_ptr<RunFolder> run(new RunFolder(folder));
+  run->lock();
+  return run;
+}
+
+std::optional<fs::path> RunFolder::newest(const fs::path& runs, const std::string& name) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(runs / name, error), end; !error && entry != end;
+       entry.increment(error))
+    if (is_run(entry->path())) found.push_back(entry->path());
+  if (found.empty()) return std::nullopt;
+  return *std::max_element(found.begin(), found.end());  // names begin with the time
+}
+
+fs::path RunFolder::find(const fs::path& runs, const std::string& what) {
+  for (const fs::path& base : {fs::path(what), runs / what}) {
+    if (is_run(base)) return fs::canonical(base);
+    // <run>/checkpoints/checkpoint-120
+    const fs::path above = base.parent_path().parent_path();
+    if (fs::is_directory(base) && !above.empty() && is_run(above)) return above;
+  }
+  if (const auto newest_run = newest(runs, what); !what.empty() && newest_run) return *newest_run;
+  throw Error({.code = ErrorCode::config,
+               .what = "no run at " + quote(what),
+               .where = what,
+               .expected = "a run folder (with run.json), the name of a run under " +
+                           quote(runs.string()) + ", or a checkpoint of a run",
+               .got = fs::exists(what) ? "something else" : "nothing there",
+               .remedy = "`millrace runs` lists the runs"});
+}
+
+void RunFolder::set_config(const std::string& resolved) {
+  config_ = resolved;
+  write("config.resolved.yaml", resolved);
+}
+
+void RunFolder::begin_metrics(int64_t metrics_bytes, int64_t step, double seconds,
+                              bool tensorboard) {
+  const fs::path path = path_ / "metrics.jsonl";
+  earlier_seconds_ = seconds;
+  started_ns_ = now_ns();
+  if (fs::exists(path)) {
+    metrics_bytes_ = static_cast<int64_t>(fs::file_size(path));
+    if (metrics_bytes_ > metrics_bytes) truncate_file(path, metrics_bytes_ = metrics_bytes);
+  }
+  metrics_ = OutputFile(path, OutputFile::Mode::append);
+  if (metrics_bytes_ == 0) {
+    const std::string first = "{\"type\":\"meta\",\"schema\":1}\n";
+    metrics_.write(first);
+    metrics_bytes_ = static_cast<int64_t>(first.size());
+  }
+  if (tensorboard) {
+    create_folders(path_ / "tb");
+    events_ = std::make_unique<EventFile>(path_ / "tb", step, wall_seconds());
+  }
 }
 
 void RunFolder::metrics(const std::string& type, int64_t step,
                         const std::map<std::string, double>& values) {
-  timeval wall{};
-  gettimeofday(&wall, nullptr);
-  nlohmann::ordered_json line = {
-      {"type", type},
-      {"step", step},
-      {"time", static_cast<double>(wall.tv_sec) + static_cast<double>(wall.tv_usec) * 1e-6},
-      {"elapsed_s", seconds_since(started_ns_)}};
+  const double wall = wall_seconds();
+  Json line = {{"type", type},
+               {"step", step},
+               {"time", wall},
+               {"elapsed_s", earlier_seconds_ + seconds_since(started_ns_)}};
   std::vector<std::string> nonfinite;
   for (const auto& [name, value] : values) {
-    if (std::isfinite(value))
-      line[name] = value;
-    else {
-      line[name] = nullptr;
-      nonfinite.push_back(name);
-    }
+    line[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
+    if (!std::isfinite(value)) nonfinite.push_back(name);
   }
   if (!nonfinite.empty()) line["nonfinite"] = nonfinite;
-  metrics_.write(line.dump() + "\n");
+  const std::string text = line.dump() + "\n";
+  try {
+    metrics_.write(text);
+    metrics_bytes_ += static_cast<int64_t>(text.size());
+  } catch (const Error& error) {
+    fault_ = error.what();
+    try {
+      truncate_file(path_ / "metrics.jsonl", metrics_bytes_);  // no half lines
+    } catch (const Error&) {
+    }
+  }
+  try {
+    if (events_) events_->scalars(values, step, wall);
+    if (events_) events_->flush();
+  } catch (const Error& error) {
+    fault_ = error.what();
+    events_.reset();  // nothing may follow a record that was cut
+  }
+}
+
+std::string RunFolder::take_fault() { return std::exchange(fault_, ""); }
+
+void RunFolder::sample(int64_t step, const std::string& text) {
+  try {
+    if (events_) events_->text("sample", step, wall_seconds(), text);
+  } catch (const Error& error) {
+    fault_ = error.what();
+    events_.reset();
+  }
+}
+
+int64_t RunFolder::sync_metrics() {
+  metrics_.sync();
+  return metrics_bytes_;
+}
+
+void RunFolder::log(const std::string& line) {
+  try {
+    log_.write(fmt::format("{}  {}\n", local_time("%Y-%m-%dT%H:%M:%S%z"), line));
+  } catch (const Error&) {
+    // A log that cannot be written must not end the training; the checkpoint says it loudly.
+  }
+}
+
+void RunFolder::close() {
+  if (metrics_.is_open()) metrics_.close();
+  if (events_) events_->close();
+  lock_.give_back();
 }
 
 }  // namespace millrace

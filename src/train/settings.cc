@@ -41,10 +41,13 @@ void Settings::declare(Schema& s) {
   s.integer("training.max_length", &max_length).range(1, 1 << 20).help("Tokens per sequence.");
   s.integer("training.max_steps", &max_steps)
       .range(0, 1e12)
-      .help("Updates; 0: num_epochs decides.");
+      .help("Updates; 0: max_tokens or num_epochs decides.");
+  s.integer("training.max_tokens", &max_tokens)
+      .range(0, 1e15)
+      .help("Tokens to train on, when max_steps is 0; 0: num_epochs decides.");
   s.integer("training.num_epochs", &num_epochs)
       .range(1, 1e9)
-      .help("Passes over the training tokens, when max_steps is 0.");
+      .help("Passes over the training tokens, when max_steps and max_tokens are 0.");
   s.choice("training.optimizer", &optimizer.kind, {"adamw", "adam", "adagrad", "sgd"})
       .help("Optimizer; formulas as in PyTorch.");
   s.number("training.learning_rate", &optimizer.learning_rate)
@@ -70,18 +73,23 @@ void Settings::declare(Schema& s) {
   s.choice("training.schedule", &schedule.kind,
            {"cosine", "constant", "linear", "inverse_sqrt", "wsd"})
       .help("Learning-rate schedule after warm-up; wsd is warm-up, stable, decay.");
-  s.integer("training.warmup_steps", &schedule.warmup_steps)
-      .range(0, 1e12)
-      .help("Updates of linear warm-up.");
+  s.duration("training.warmup", &schedule.warmup)
+      .alias("training.warmup_steps")
+      .help("Linear warm-up, in steps, tokens or epochs.");
   s.number("training.min_learning_rate_ratio", &schedule.min_ratio)
       .range(0, 1)
       .help("Where cosine, linear and wsd end, as a share of the peak.");
   s.number("training.decay_fraction", &schedule.decay_fraction)
       .range(0, 1)
       .help("wsd: share of the updates that decays at the end.");
-  s.integer("training.eval_every", &eval_every)
-      .range(0, 1e12)
-      .help("Validate every so many updates; 0: five times in a run.");
+  s.number("training.ema_decay", &ema_decay)
+      .min(0)
+      .below(1)
+      .help(
+          "Keeps an average of the weights with this decay (0.999), which is validated and saved "
+          "as the model; 0: none.");
+  s.duration_list("training.eval_every", &eval_every)
+      .help("Validate so often, in steps, tokens or epochs; empty: five times in a run.");
   s.integer("training.max_eval_batches", &max_eval_batches)
       .range(0, 1e12)
       .help("Validation batches at most; 0: all.");
@@ -93,6 +101,44 @@ void Settings::declare(Schema& s) {
   s.integer("training.log_interval", &log_interval)
       .range(1, 1e9)
       .help("Updates between metric lines.");
+  s.integer("training.early_stop_patience", &early_stop_patience)
+      .range(0, 1e9)
+      .help("Stop after so many validations without a better checkpoint.metric; 0: never.");
+  s.number("training.early_stop_delta", &early_stop_delta)
+      .min(0)
+      .help("What counts as better: by more than this.");
+
+  s.duration_list("checkpoint.every", &checkpoint.every)
+      .help(
+          "Save so often: steps, tokens, epochs or minutes, one or several. The end of a run, a "
+          "signal and a better metric save too.");
+  s.integer("checkpoint.keep_last", &checkpoint.keep_last)
+      .range(2, 1e9)
+      .help("How many of the newest stay on disk.");
+  s.integer("checkpoint.keep_best", &checkpoint.keep_best)
+      .range(0, 1e9)
+      .help("How many of the best by checkpoint.metric stay; 0: none is saved for being best.");
+  s.text("checkpoint.metric", &checkpoint.metric)
+      .help("What best means: eval/loss, eval/perplexity or another metric of validation.");
+  s.choice("checkpoint.goal", &checkpoint.goal, {"auto", "min", "max"})
+      .help("auto: losses, perplexities and errors are to be small, others large.");
+  s.boolean("checkpoint.background", &checkpoint.background)
+      .help(
+          "Written from a copy while training goes on. false: training waits, and the memory for "
+          "the copy of weights and moments is saved.");
+
+  s.integer("health.max_skipped", &health.max_skipped)
+      .range(1, 1e9)
+      .help(
+          "An update whose loss or gradient norm is not finite changes nothing. After so many in a "
+          "row the run goes back to the last checkpoint and passes over that data.");
+  s.integer("health.max_rollbacks", &health.max_rollbacks)
+      .range(0, 1e9)
+      .help("After so many the run stops with exit code 10 and names the first bad node.");
+  s.number("health.spike_sigma", &health.spike_sigma)
+      .min(0)
+      .max(1e6)
+      .help("Warn when a loss is so many standard deviations above the last 64; 0: never.");
 
   s.bytes("runtime.memory_limit", &memory_limit)
       .min(0)
@@ -104,6 +150,12 @@ void Settings::declare(Schema& s) {
   s.integer("runtime.threads", &threads)
       .range(0, 256)
       .help("CPU threads; 0: all. The results do not depend on it.");
+  s.duration("runtime.stop_after", &stop_after)
+      .help("Save and stop (exit code 75) after so many steps or so much time in this sitting; 0: never.");
+  s.choice("runtime.log_format", &log_format, {"auto", "bar", "plain", "json", "none"})
+      .help("What standard error shows; auto: a bar on a terminal, plain lines elsewhere.");
+  s.boolean("runtime.tensorboard", &tensorboard)
+      .help("Metrics also as TensorBoard event files, in the run folder's tb/.");
   s.text_list("runtime.passes_off", &passes_off)
       .help("Graph passes to leave out, by name; for finding faults.");
 
@@ -116,13 +168,63 @@ void Settings::declare(Schema& s) {
       .min(0)
       .max(100)
       .help("Sampling temperature; 0: the likeliest token.");
+  s.duration_list("sample.every", &sample_every)
+      .help("Show a sample during training so often; empty: at the end only.");
+}
+
+bool CheckpointSettings::larger_is_better() const {
+  if (goal != "auto") return goal == "max";
+  for (const char* word : {"loss", "perplexity", "error", "ade", "fde"})
+    if (metric.find(word) != metric.npos) return false;
+  return true;
+}
+
+double RunLength::steps(const Duration& duration) const {
+  switch (duration.unit) {
+    case Duration::Unit::steps:
+      return duration.count;
+    case Duration::Unit::tokens:
+      return duration.count / tokens_per_step;
+    case Duration::Unit::epochs:
+      return duration.count * steps_per_epoch;
+    case Duration::Unit::seconds:
+      break;
+  }
+  return 0;
+}
+
+bool RunLength::due(const std::vector<Duration>& every, int64_t step) const {
+  for (const Duration& d : every) {
+    const double interval = steps(d);
+    // The number of whole intervals grows in this update. Intervals under a step: every update.
+    if (interval > 0 && std::floor(static_cast<double>(step) / interval) >
+                            std::floor(static_cast<double>(step - 1) / interval))
+      return true;
+  }
+  return false;
+}
+
+RunLength run_length(const Settings& s, int64_t training_tokens) {
+  RunLength length;
+  const int64_t windows = (training_tokens - 1) / s.max_length;
+  const int64_t sequences = s.batch_size * s.grad_accum;
+  length.tokens_per_step = static_cast<double>(sequences * s.max_length);
+  length.steps_per_epoch = static_cast<double>(std::max<int64_t>(1, windows / sequences));
+  if (s.max_steps > 0)
+    length.total = s.max_steps;
+  else if (s.max_tokens > 0)
+    length.total = static_cast<int64_t>(
+        std::ceil(static_cast<double>(s.max_tokens) / length.tokens_per_step));
+  else
+    length.total = static_cast<int64_t>(length.steps_per_epoch) * s.num_epochs;
+  return length;
 }
 
 double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t step,
-                        int64_t total) {
-  const auto s = static_cast<double>(step), warmup = static_cast<double>(schedule.warmup_steps),
-             end = static_cast<double>(total);
-  if (step < schedule.warmup_steps) return peak * (s + 1) / warmup;
+                        const RunLength& length) {
+  const auto s = static_cast<double>(step), warmup = std::floor(length.steps(schedule.warmup)),
+             end = static_cast<double>(length.total);
+  if (s < warmup) return peak * (s + 1) / warmup;
   const double span = std::max(1.0, end - warmup),
                progress = std::clamp((s - warmup) / span, 0.0, 1.0), low = schedule.min_ratio;
   if (schedule.kind == "cosine")

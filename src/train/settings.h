@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/duration.h"
 #include "io/schema.h"
 
 namespace millrace {
@@ -21,9 +22,24 @@ struct OptimizerSettings {
 
 struct ScheduleSettings {
   std::string kind = "cosine";
-  int64_t warmup_steps = 0;
+  Duration warmup;
   double min_ratio = 0.1;
   double decay_fraction = 0.2;  // wsd: the share of steps at the end that decays
+};
+
+struct CheckpointSettings {
+  std::vector<Duration> every{{600, Duration::Unit::seconds}};
+  int64_t keep_last = 2, keep_best = 1;
+  std::string metric = "eval/loss", goal = "auto";
+  bool background = true;
+  bool larger_is_better() const;
+};
+
+// What happens when numbers go wrong.
+struct HealthSettings {
+  int64_t max_skipped = 3;    // updates in a row that are not finite, before a roll-back
+  int64_t max_rollbacks = 3;  // before the run stops
+  double spike_sigma = 6;     // 0: no warning
 };
 
 struct Settings {
@@ -38,23 +54,46 @@ struct Settings {
   int64_t max_chars = 0, grammar_chars = 4'000'000;
   std::string sampling = "random";
 
-  int64_t batch_size = 32, grad_accum = 1, max_length = 128, max_steps = 0, num_epochs = 1;
+  int64_t batch_size = 32, grad_accum = 1, max_length = 128, max_steps = 0, max_tokens = 0,
+          num_epochs = 1;
   OptimizerSettings optimizer;
   ScheduleSettings schedule;
-  int64_t eval_every = 0, max_eval_batches = 0, eval_context = 0, log_interval = 10;
+  double ema_decay = 0;
+  std::vector<Duration> eval_every;
+  int64_t max_eval_batches = 0, eval_context = 0, log_interval = 10;
+  int64_t early_stop_patience = 0;
+  double early_stop_delta = 0;
+  CheckpointSettings checkpoint;
+  HealthSettings health;
 
   int64_t memory_limit = 0, threads = 0;
-  bool recompute = true;
+  Duration stop_after;
+  std::string log_format = "auto";
+  bool recompute = true, tensorboard = true;
   std::vector<std::string> passes_off;
 
   std::string sample_prompt;
   int64_t sample_length = 300;
   double sample_temperature = 0.8;
+  std::vector<Duration> sample_every;
 
   void declare(Schema& schema);
 };
 
-// The learning rate of `step` (0-based) out of `total`.
-double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t step, int64_t total);
+// What durations mean for a run: steps of a length.
+struct RunLength {
+  int64_t total = 0;            // updates
+  double steps_per_epoch = 1;   // updates
+  double tokens_per_step = 1;
+  // In updates; 0 for seconds, which steps cannot say.
+  double steps(const Duration& duration) const;
+  // Does a boundary of `every` lie in the update that ends with `step` (1-based)?
+  bool due(const std::vector<Duration>& every, int64_t step) const;
+};
+RunLength run_length(const Settings& settings, int64_t training_tokens);
+
+// The learning rate of `step` (0-based).
+double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t step,
+                        const RunLength& length);
 
 }  // namespace millrace

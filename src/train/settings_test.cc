@@ -14,7 +14,7 @@ constexpr int64_t kWarmup = 10, kTotal = 110;  // a hundred updates after the wa
 
 double rate(const std::string& kind, int64_t step, double min_ratio = 0.1,
             double decay_fraction = 0.2) {
-  return learning_rate_at({kind, kWarmup, min_ratio, decay_fraction}, kPeak, step, kTotal);
+  return learning_rate_at({kind, {kWarmup}, min_ratio, decay_fraction}, kPeak, step, {kTotal});
 }
 
 // Formulas are evaluated in double in another order: a few roundings apart.
@@ -85,12 +85,12 @@ TEST(LearningRate, EdgesOfTheCounts) {
   for (const char* kind : kKinds) {
     SCOPED_TRACE(kind);
     // No warm-up: the first update is at the peak.
-    expect_rate(learning_rate_at({kind, 0, 0.1, 0.2}, kPeak, 0, 100), kPeak);
+    expect_rate(learning_rate_at({kind, {0}, 0.1, 0.2}, kPeak, 0, {100}), kPeak);
     // A warm-up as long as the run, or longer: no division by zero.
-    expect_rate(learning_rate_at({kind, 100, 0.1, 0.2}, kPeak, 99, 100), kPeak);
-    expect_rate(learning_rate_at({kind, 200, 0.1, 0.2}, kPeak, 49, 100), kPeak / 4);
+    expect_rate(learning_rate_at({kind, {100}, 0.1, 0.2}, kPeak, 99, {100}), kPeak);
+    expect_rate(learning_rate_at({kind, {200}, 0.1, 0.2}, kPeak, 49, {100}), kPeak / 4);
     // One update in all.
-    expect_rate(learning_rate_at({kind, 0, 0.1, 0.2}, kPeak, 0, 1), kPeak);
+    expect_rate(learning_rate_at({kind, {0}, 0.1, 0.2}, kPeak, 0, {1}), kPeak);
   }
 }
 
@@ -120,6 +120,56 @@ TEST(Settings, ValuesOutsideTheirRangeAreRefused) {
     settings.declare(schema);
     EXPECT_THROW(schema.override_with(bad), Error) << bad;
   }
+}
+
+TEST(RunLength, FollowsStepsTokensOrEpochs) {
+  Settings s;
+  s.batch_size = 4;
+  s.grad_accum = 2;
+  s.max_length = 10;
+  s.num_epochs = 3;
+  // 801 tokens are 80 windows: 10 updates of 8 sequences an epoch.
+  EXPECT_EQ(run_length(s, 801).total, 30);
+  s.max_tokens = 1000;  // 80 tokens an update
+  EXPECT_EQ(run_length(s, 801).total, 13);
+  s.max_steps = 7;
+  const RunLength length = run_length(s, 801);
+  EXPECT_EQ(length.total, 7);
+  using Unit = Duration::Unit;
+  EXPECT_EQ(length.steps({5, Unit::steps}), 5);
+  EXPECT_EQ(length.steps({160, Unit::tokens}), 2);
+  EXPECT_EQ(length.steps({0.5, Unit::epochs}), 5);
+  EXPECT_EQ(length.steps({60, Unit::seconds}), 0);
+}
+
+TEST(RunLength, DueOncePerInterval) {
+  const RunLength length{100, 10, 80};
+  using Unit = Duration::Unit;
+  auto count = [&](const std::vector<Duration>& every) {
+    int due = 0;
+    for (int64_t step = 1; step <= 100; ++step) due += length.due(every, step);
+    return due;
+  };
+  EXPECT_EQ(count({}), 0);
+  EXPECT_EQ(count({{0}}), 0);
+  EXPECT_EQ(count({{1}}), 100);
+  EXPECT_EQ(count({{7}}), 14);
+  EXPECT_EQ(count({{2.5}}), 40);
+  EXPECT_EQ(count({{0.25, Unit::epochs}}), 40);
+  EXPECT_EQ(count({{800, Unit::tokens}}), 10);
+  EXPECT_EQ(count({{1, Unit::epochs}, {25}}), 12);  // 50 and 100 are both
+  EXPECT_EQ(count({{10, Unit::seconds}}), 0);       // the clock is not a step
+  EXPECT_TRUE(length.due({{7}}, 7));
+  EXPECT_FALSE(length.due({{7}}, 8));
+}
+
+TEST(CheckpointSettings, GuessesWhatIsBetter) {
+  CheckpointSettings c;
+  EXPECT_FALSE(c.larger_is_better());
+  c.metric = "eval/bleu";
+  EXPECT_TRUE(c.larger_is_better());
+  c.goal = "min";
+  EXPECT_FALSE(c.larger_is_better());
 }
 
 }  // namespace

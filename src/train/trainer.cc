@@ -1,42 +1,32 @@
 #include "train/trainer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <csignal>
 
+#include "core/text.h"
 #include "data/sampler.h"
+#include "train/evaluation.h"
 #include "train/generate.h"
+#include "train/health.h"
+#include "train/signals.h"
 #include "train/weights.h"
 
 namespace millrace {
 namespace {
 
-std::atomic<int> stop_signals{0};
-extern "C" void ask_to_stop(int) { stop_signals.fetch_add(1); }
+// The average follows quickly while there is little to average (as in TensorFlow's
+// ExponentialMovingAverage).
+double average_rate(double decay, int64_t step) {
+  const auto t = static_cast<double>(step);
+  return 1 - std::min(decay, (1 + t) / (10 + t));
+}
 
-// Takes SIGINT and SIGTERM while the loop runs: the first finishes the step, the second ends the
-// process.
-class StopSignals {
- public:
-  StopSignals() {
-    stop_signals = 0;
-    struct sigaction action {};
-    action.sa_handler = ask_to_stop;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &interrupt_);
-    sigaction(SIGTERM, &action, &terminate_);
-  }
-  ~StopSignals() {
-    sigaction(SIGINT, &interrupt_, nullptr);
-    sigaction(SIGTERM, &terminate_, nullptr);
-  }
-  bool asked() const { return stop_signals > 0; }
-
- private:
-  struct sigaction interrupt_ {
-  }, terminate_{};
-};
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 class Loop {
  public:
@@ -45,253 +35,534 @@ class Loop {
       : model_(model),
         s_(settings),
         data_(data),
+        backend_(backend),
+        programs_(programs),
         run_(run),
         observer_(observer),
         session_(backend, programs.plans()),
+        evaluation_(settings, data),
         sampler_(static_cast<int64_t>(data.train.size()), settings.max_length,
                  static_cast<uint64_t>(settings.seed), settings.sampling == "random"),
-        eval_begins_(sequential_begins(static_cast<int64_t>(data.validation.size()),
-                                       settings.max_length,
-                                       settings.max_length - settings.eval_context,
-                                       settings.max_eval_batches * settings.batch_size)),
-        total_(planned_steps(settings, data)),
+        length_(run_length(settings, static_cast<int64_t>(data.train.size()))),
+        eval_every_(settings.eval_every),
         tokens_(static_cast<size_t>(settings.batch_size * settings.max_length)),
         targets_(tokens_.size()),
         begins_(static_cast<size_t>(settings.batch_size)) {
-    initialize(session_, model, static_cast<uint64_t>(settings.seed));
+    if (eval_every_.empty())
+      eval_every_ = {{std::max(1.0, std::ceil(static_cast<double>(length_.total) / 5))}};
+    if (run)
+      saver_.emplace([this](const Snapshot& snapshot) { save_in_background(snapshot); },
+                     [this](int64_t step, const Error* error) { save_finished(step, error); });
   }
 
-  TrainResult run() {
-    TrainResult result;
-    StopSignals signals;
-    Ledger& ledger = result.ledger;
-    ledger = Ledger();
-    const int64_t start = now_ns();
-    const int64_t eval_every =
-        s_.eval_every > 0 ? s_.eval_every : std::max<int64_t>(1, (total_ + 4) / 5);
-    const double tokens_per_update =
-        static_cast<double>(s_.batch_size * s_.max_length * s_.grad_accum);
-    result.best_validation_loss = INFINITY;
-    result.validation_loss = NAN;
-    double window_loss = 0, update_seconds = 0;
-    int64_t window_steps = 0, window_start = start, window_wait = 0, in_a_row = 0;
-    std::vector<double> step_seconds;
-    for (int64_t step = 0; step < total_ && !signals.asked(); ++step) {
-      const int64_t step_start = now_ns();
-      const auto [loss, norm] = update(step, ledger);
-      step_seconds.push_back(seconds_since(step_start));
-      update_seconds += step_seconds.back();
-      result.losses.push_back(loss);
-      if (step == 0) result.first_loss = loss;
-      result.last_loss = loss;
-      result.steps = step + 1;
-      window_loss += loss;
-      ++window_steps;
-      if (std::isfinite(norm)) {
-        in_a_row = 0;
-      } else {
-        ++result.skipped_updates;
-        forget_accumulated();
-        observer_.note(
-            fmt::format("update {}: gradient norm is {}; nothing was written", step + 1, norm));
-        if (++in_a_row == 3)
-          throw Error({.code = ErrorCode::diverged,
-                       .what = "training diverged: three updates in a row had a gradient norm that "
-                               "is not finite",
-                       .where = fmt::format("update {}", step + 1),
-                       .got = fmt::format("loss {}, gradient norm {}", loss, norm),
-                       .remedy = "a lower training.learning_rate, more training.warmup_steps, or "
-                                 "training.gradient_clip=1"});
-      }
-      const bool last = step + 1 == total_;
-      if ((step + 1) % s_.log_interval == 0 || last) {
-        OwnerScope logging(ledger, Owner::logging);
-        const double seconds = seconds_since(window_start), elapsed = seconds_since(start);
-        StepReport report{
-            step + 1,
-            total_,
-            window_loss / static_cast<double>(window_steps),
-            norm,
-            rate(step),
-            tokens_per_update * static_cast<double>(window_steps) / seconds,
-            elapsed,
-            elapsed / static_cast<double>(step + 1) * static_cast<double>(total_ - step - 1),
-            static_cast<double>(ledger.ns(Owner::input_wait) - window_wait) * 1e-9 / seconds};
-        observer_.step(report);
-        if (run_)
-          run_->metrics(
-              "train", step + 1,
-              {{"train/loss", report.loss},
-               {"train/grad_norm", norm},
-               {"train/learning_rate", report.learning_rate},
-               {"train/tokens_seen", tokens_per_update * static_cast<double>(step + 1)},
-               {"throughput/tokens_per_sec", report.tokens_per_second},
-               {"time/step", seconds / static_cast<double>(window_steps)},
-               {"time/input_wait", report.input_wait_share},
-               {"memory/predicted_peak_bytes", static_cast<double>(session_.allocated_bytes())}});
-        window_loss = 0;
-        window_steps = 0;
-        window_start = now_ns();
-        window_wait = ledger.ns(Owner::input_wait);
-      }
-      if ((step + 1) % eval_every == 0 || last) {
-        result.validation_loss = evaluate(ledger);
-        result.best_validation_loss = std::min(result.best_validation_loss, result.validation_loss);
-        OwnerScope logging(ledger, Owner::logging);
-        observer_.evaluated(step + 1, result.validation_loss);
-        if (run_)
-          run_->metrics("eval", step + 1,
-                        {{"eval/loss", result.validation_loss},
-                         {"eval/perplexity", std::exp(result.validation_loss)}});
-        window_start = now_ns();
-      }
-    }
-    result.stopped = result.steps < total_;
-    if (run_) {
-      OwnerScope checkpoint(ledger, Owner::checkpoint);
-      result.checkpoint = run_->path() / "checkpoints" / fmt::format("checkpoint-{}", result.steps);
-      save_model(result.checkpoint, session_, model_, data_.tokenizer->to_json());
-    }
-    ledger.change(Owner::residual);
-    result.seconds = seconds_since(start);
-    result.tokens_per_second =
-        update_seconds > 0 ? tokens_per_update * static_cast<double>(result.steps) / update_seconds
-                           : 0;
-    if (!step_seconds.empty()) {
-      std::nth_element(step_seconds.begin(),
-                       step_seconds.begin() + static_cast<std::ptrdiff_t>(step_seconds.size() / 2),
-                       step_seconds.end());
-      result.median_step_seconds = step_seconds[step_seconds.size() / 2];
-    }
-    return result;
+  TrainResult run(const FoundCheckpoint* resume) {
+    start_ns_ = window_ns_ = epoch_ns_ = saved_ns_ = now_ns();
+    result_.ledger = Ledger();
+    if (resume)
+      load(*resume);
+    else
+      begin_anew();
+    if (run_)
+      run_->begin_metrics(resume ? state_.metrics_bytes : 0, state_.step, state_.seconds,
+                          s_.tensorboard);
+    earlier_seconds_ = state_.seconds;
+    epoch_ledger_ = result_.ledger;
+    while (duties() && !finished() && !interrupted()) update();
+    result_.stopped = !finished();
+    if (run_ && saved_step_ != state_.step) save();
+    if (saver_) saver_->wait();
+    result_.ledger.change(Owner::residual);
+    finish_result();
+    return std::move(result_);
   }
 
-  Session& session() { return session_; }
+  std::string sample() {
+    std::vector<int32_t> prompt;
+    const auto shown =
+        std::min<std::ptrdiff_t>(std::min<std::ptrdiff_t>(16, s_.max_length),
+                                 static_cast<std::ptrdiff_t>(data_.validation.size()));
+    if (s_.sample_prompt.empty())
+      prompt.assign(data_.validation.begin(), data_.validation.begin() + shown);
+    else
+      data_.tokenizer->encode(s_.sample_prompt, "sample.prompt", prompt);
+    const WithAverage weights(*this);
+    return data_.tokenizer->decode(
+        generate(session_, kSamplePlan, data_.tokenizer->vocab_size(), prompt,
+                 {s_.sample_length, s_.sample_temperature, static_cast<uint64_t>(s_.seed)}));
+  }
 
  private:
+  // While it lives the parameters are the averaged ones.
+  class WithAverage {
+   public:
+    explicit WithAverage(Loop& loop) : loop_(loop) { swap(); }
+    ~WithAverage() { swap(); }
+    WithAverage(const WithAverage&) = delete;
+    WithAverage& operator=(const WithAverage&) = delete;
+
+   private:
+    void swap() {
+      if (loop_.s_.ema_decay <= 0) return;
+      for (const Parameter& p : loop_.model_.parameters()) {
+        const auto raw = loop_.session_.read<float>(p.name),
+                   average = loop_.session_.read<float>("ema." + p.name);
+        loop_.session_.write<float>(p.name, average);
+        loop_.session_.write<float>("ema." + p.name, raw);
+      }
+    }
+    Loop& loop_;
+  };
+
+  bool finished() const { return state_.step >= length_.total || result_.early_stopped; }
+  bool interrupted() const {
+    if (stop_asked()) return true;
+    if (s_.stop_after.count <= 0) return false;
+    return s_.stop_after.unit == Duration::Unit::seconds
+               ? seconds_since(start_ns_) >= s_.stop_after.count
+               : static_cast<double>(result_.losses.size()) >= length_.steps(s_.stop_after);
+  }
   double rate(int64_t step) const {
-    return learning_rate_at(s_.schedule, s_.optimizer.learning_rate, step, total_);
+    return learning_rate_at(s_.schedule, s_.optimizer.learning_rate, step, length_);
+  }
+  double epochs_done() const { return static_cast<double>(state_.step) / length_.steps_per_epoch; }
+
+  void begin_anew() {
+    initialize(session_, model_, static_cast<uint64_t>(s_.seed));
+    for (const Node& n : programs_.step.graph.nodes)
+      if (n.leaf == Leaf::optimizer_state)
+        session_.write<float>(n.name, std::vector<float>(static_cast<size_t>(n.out[0].numel())));
+    if (s_.ema_decay > 0)
+      for (const Parameter& p : model_.parameters())
+        session_.write<float>("ema." + p.name, session_.read<float>(p.name));
+    state_ = TrainerState();
+    state_.data_digest = data_digest(data_);
+  }
+
+  void load(const FoundCheckpoint& from) {
+    const OwnerScope owner(result_.ledger, Owner::checkpoint);
+    const fs::path path = from.folder / "trainer_state.json";
+    state_ = TrainerState::from_json(read_file(path, 16 << 20), path.string());
+    load_checkpoint_tensors(from.folder, programs_.step, session_, model_);
+    saved_step_ = state_.step;
+  }
+
+  // What is due after an update, as far as it is not done yet: a run that was stopped in the middle
+  // of it goes on here. False: stopped again.
+  bool duties() {
+    const int64_t step = state_.step;
+    if (saver_) saver_->poll();
+    if (step > 0) {
+      const bool last = step == length_.total;
+      if (state_.window.steps > 0 && (step % s_.log_interval == 0 || last)) report_step();
+      if (state_.epoch.steps > 0 && length_.due({{1, Duration::Unit::epochs}}, step))
+        report_epoch();
+      if (state_.evaluated_step < step && (length_.due(eval_every_, step) || last))
+        if (!evaluate()) return false;
+      if (state_.sampled_step < step && s_.sample_length > 0 &&
+          length_.due(s_.sample_every, step)) {
+        state_.sampled_step = step;
+        const std::string text = sample();
+        observer_.sampled(step, text);
+        if (run_) run_->sample(step, text);
+      }
+      result_.early_stopped = s_.early_stop_patience > 0 &&
+                              state_.evaluations_without_gain >= s_.early_stop_patience;
+    }
+    if (run_ && save_due()) save();
+    if (run_)
+      if (const std::string fault = run_->take_fault(); !fault.empty()) note(fault);
+    return true;
+  }
+
+  bool save_due() {
+    const bool asked = take_save_request();
+    if (saved_step_ == state_.step) return false;
+    if (asked || best_is_new_) return true;
+    for (const Duration& d : s_.checkpoint.every)
+      if (d.unit == Duration::Unit::seconds && d.count > 0 && seconds_since(saved_ns_) >= d.count)
+        return true;
+    return state_.step > 0 && length_.due(s_.checkpoint.every, state_.step);
   }
 
   // One update: grad_accum micro-batches. The loss scale is one over all tokens of the update, so
   // that the result does not depend on how the batch is cut.
-  std::pair<double, double> update(int64_t step, Ledger& ledger) {
+  void update() {
+    const int64_t begin = now_ns();
     const float scale = 1.0f / static_cast<float>(s_.batch_size * s_.max_length * s_.grad_accum);
-    const auto learning_rate = static_cast<float>(rate(step)),
-               number = static_cast<float>(step + 1);
+    const auto learning_rate = static_cast<float>(rate(state_.step)),
+               number = static_cast<float>(state_.step + 1),
+               average = static_cast<float>(average_rate(s_.ema_decay, state_.step));
     double loss = 0;
     for (int64_t micro = 0; micro < s_.grad_accum; ++micro) {
       const bool last = micro + 1 == s_.grad_accum;
       {
-        OwnerScope input(ledger, Owner::input_wait);
+        const OwnerScope input(result_.ledger, Owner::input_wait);
+        const int64_t first = state_.samples + micro * s_.batch_size;
         for (int64_t i = 0; i < s_.batch_size; ++i)
-          begins_[static_cast<size_t>(i)] =
-              sampler_.begin_of((step * s_.grad_accum + micro) * s_.batch_size + i);
+          begins_[static_cast<size_t>(i)] = sampler_.begin_of(first + i);
         fill_batch(data_.train, begins_, s_.max_length, tokens_.data(), targets_.data());
-        write_batch(scale);
+        session_.write<int32_t>("tokens", tokens_);
+        session_.write<int32_t>("targets", targets_);
+        write_scalar("loss_scale", scale);
         if (session_.has("random_key")) {
-          const auto seed = static_cast<uint64_t>(s_.seed);
+          // Follows the data, not the step: after a roll-back both are new.
+          const auto seed = static_cast<uint64_t>(s_.seed), at = static_cast<uint64_t>(first);
           const int32_t key[4] = {static_cast<int32_t>(seed), static_cast<int32_t>(seed >> 32),
-                                  static_cast<int32_t>(step), static_cast<int32_t>(micro)};
+                                  static_cast<int32_t>(at), static_cast<int32_t>(at >> 32)};
           session_.write<int32_t>("random_key", key);
         }
-        const float beta = micro == 0 ? 0.0f : 1.0f;
-        if (!last) session_.write<float>("accumulate_beta", std::span(&beta, 1));
-        session_.write<float>("learning_rate", std::span(&learning_rate, 1));
-        session_.write<float>("step", std::span(&number, 1));
+        if (!last) write_scalar("accumulate_beta", micro == 0 ? 0.0f : 1.0f);
+        if (session_.has("earlier_loss")) write_scalar("earlier_loss", static_cast<float>(loss));
+        if (session_.has("ema_rate")) write_scalar("ema_rate", average);
+        write_scalar("learning_rate", learning_rate);
+        write_scalar("step", number);
       }
       const size_t plan = last ? kStepPlan : kAccumulatePlan;
-      session_.run(plan, &ledger);
-      loss += session_.scalar_output(plan, "loss");
+      session_.run(plan, &result_.ledger);
+      const double got = session_.scalar_output(plan, "loss");
+      loss = last ? got : loss + got;  // the last plan adds the earlier ones itself
     }
-    return {loss, session_.scalar_output(kStepPlan, "grad_norm")};
+    norm_ = session_.scalar_output(kStepPlan, "grad_norm");
+    step_seconds_.push_back(seconds_since(begin));
+    state_.step += 1;
+    state_.samples += s_.batch_size * s_.grad_accum;
+    state_.tokens += s_.batch_size * s_.grad_accum * s_.max_length;
+    if (state_.step == 1) state_.first_loss = loss;
+    state_.last_loss = loss;
+    result_.losses.push_back(loss);
+    if (std::isfinite(loss) && std::isfinite(norm_))
+      healthy(loss);
+    else
+      not_finite(loss);
   }
 
-  void write_batch(float scale) {
-    session_.write<int32_t>("tokens", tokens_);
-    session_.write<int32_t>("targets", targets_);
-    session_.write<float>("loss_scale", std::span(&scale, 1));
+  void write_scalar(const char* leaf, float value) {
+    session_.write<float>(leaf, std::span(&value, 1));
   }
 
-  // A non-finite micro-batch must not live on in the gradient buffers.
-  void forget_accumulated() {
-    for (const Parameter& p : model_.parameters())
+  void healthy(double loss) {
+    state_.skipped_in_a_row = 0;
+    state_.window.add(loss);
+    state_.epoch.add(loss);
+    if (s_.health.spike_sigma <= 0) return;
+    const double sigma = spike_sigma(state_.recent_losses, loss, s_.health.spike_sigma);
+    if (sigma > s_.health.spike_sigma)
+      note(fmt::format("update {}: loss {:.4f} is {:.1f} standard deviations above the last ones",
+                       state_.step, loss, sigma));
+  }
+
+  // Nothing was written to weights and moments: the update's own guard saw to that.
+  void not_finite(double loss) {
+    ++state_.skipped;
+    ++state_.skipped_in_a_row;
+    note(fmt::format("update {}: loss {}, gradient norm {}; nothing was written", state_.step, loss,
+                     norm_));
+    if (run_)
+      run_->metrics("skipped", state_.step, {{"train/loss", loss}, {"train/grad_norm", norm_}});
+    const bool enough = state_.skipped_in_a_row >= s_.health.max_skipped;
+    const std::string culprit = enough ? session_.first_nonfinite(kStepPlan) : "";
+    for (const Parameter& p : model_.parameters())  // must not live on in the gradient buffers
       if (session_.has("gradient." + p.name))
         session_.write<float>("gradient." + p.name,
                               std::vector<float>(static_cast<size_t>(p.shape.numel())));
+    if (!enough) return;
+    if (state_.rollbacks >= s_.health.max_rollbacks) {
+      if (saver_) saver_->wait();
+      throw Error(
+          {.code = ErrorCode::diverged,
+           .what = fmt::format("training diverged: {} updates in a row were not finite, after {} "
+                               "roll-backs",
+                               state_.skipped_in_a_row, state_.rollbacks),
+           .where = fmt::format("update {}; the first node that is not finite: {}", state_.step,
+                                culprit.empty() ? "none when run again" : culprit),
+           .expected = "a finite loss and gradient norm",
+           .got = fmt::format("loss {}, gradient norm {}", loss, norm_),
+           .remedy = "a lower training.learning_rate, more training.warmup, or "
+                     "training.gradient_clip=1"});
+    }
+    roll_back(culprit);
   }
 
-  // Mean negative log-likelihood over the validation windows; the last batch is filled up with
-  // ignored targets.
-  double evaluate(Ledger& ledger) {
-    Ledger inside;  // evaluation's own node times do not mix with training's
-    OwnerScope eval(ledger, Owner::eval);
-    const auto windows = static_cast<int64_t>(eval_begins_.size());
-    double sum = 0;
-    int64_t scored = 0;
-    for (int64_t first = 0; first < windows; first += s_.batch_size) {
-      const int64_t count = std::min(s_.batch_size, windows - first);
-      std::fill(tokens_.begin(), tokens_.end(), 0);
-      std::fill(targets_.begin(), targets_.end(), -1);
-      fill_batch(
-          data_.validation,
-          std::span(eval_begins_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
-          s_.max_length, tokens_.data(), targets_.data());
-      for (int64_t i = 0; i < count; ++i)
-        if (first + i > 0)
-          std::fill_n(targets_.begin() + static_cast<std::ptrdiff_t>(i * s_.max_length),
-                      s_.eval_context, -1);
-      scored += count * (s_.max_length - s_.eval_context) + (first == 0 ? s_.eval_context : 0);
-      write_batch(1.0f / static_cast<float>(s_.max_length));
-      session_.run(kEvaluatePlan, &inside);
-      sum += session_.scalar_output(kEvaluatePlan, "loss") * static_cast<double>(s_.max_length);
+  // Back to the last state on disk, past the data that did it.
+  void roll_back(const std::string& culprit) {
+    const OwnerScope owner(result_.ledger, Owner::checkpoint);
+    const TrainerState before = state_;
+    std::optional<FoundCheckpoint> from;
+    if (saver_) saver_->wait();
+    if (run_) from = run_->checkpoints().newest([this](const std::string& text) { note(text); });
+    if (from)
+      load(*from);
+    else
+      begin_anew();
+    state_.samples = before.samples;
+    state_.skipped = before.skipped;
+    state_.rollbacks = before.rollbacks + 1;
+    saved_step_ = -1;  // the state is not the one on disk: it has moved on in the data
+    note(fmt::format("rolled back from update {} to {}{}; the data in between is passed over",
+                     before.step, state_.step,
+                     culprit.empty() ? "" : ", first bad node " + culprit));
+    if (run_)
+      run_->metrics("rollback", before.step,
+                    {{"train/rollback_to", static_cast<double>(state_.step)}});
+  }
+
+  void report_step() {
+    const OwnerScope logging(result_.ledger, Owner::logging);
+    const double seconds = seconds_since(window_ns_), elapsed = seconds_since(start_ns_);
+    const auto steps = static_cast<double>(state_.window.steps),
+               here = static_cast<double>(result_.losses.size());
+    const StepReport report{
+        state_.step,
+        length_.total,
+        state_.window.mean(),
+        norm_,
+        rate(state_.step - 1),
+        length_.tokens_per_step * steps / seconds,
+        seconds / steps,
+        earlier_seconds_ + elapsed,
+        here > 0 ? elapsed / here * static_cast<double>(length_.total - state_.step) : 0,
+        static_cast<double>(result_.ledger.ns(Owner::input_wait) - window_wait_) * 1e-9 / seconds};
+    observer_.step(report);
+    if (run_) {
+      run_->log(describe(report));
+      run_->metrics("train", report.step,
+                    {{"train/loss", report.loss},
+                     {"train/grad_norm", report.grad_norm},
+                     {"train/learning_rate", report.learning_rate},
+                     {"train/epoch", epochs_done()},
+                     {"train/tokens_seen", static_cast<double>(state_.tokens)},
+                     {"throughput/tokens_per_sec", report.tokens_per_second},
+                     {"time/step", report.step_seconds},
+                     {"time/input_wait", report.input_wait_share},
+                     {"memory/predicted_peak_bytes",
+                      static_cast<double>(session_.allocated_bytes())}});
     }
-    return scored > 0 ? sum / static_cast<double>(scored) : NAN;
+    state_.window = {};
+    window_ns_ = now_ns();
+    window_wait_ = result_.ledger.ns(Owner::input_wait);
+  }
+
+  void report_epoch() {
+    const OwnerScope logging(result_.ledger, Owner::logging);
+    EpochReport report;
+    report.epoch = std::llround(epochs_done());
+    report.epochs = std::max<int64_t>(
+        report.epoch, std::llround(static_cast<double>(length_.total) / length_.steps_per_epoch));
+    report.loss = state_.epoch.mean();
+    report.seconds = seconds_since(epoch_ns_);
+    report.samples_per_second = static_cast<double>(state_.epoch.steps) *
+                                static_cast<double>(s_.batch_size * s_.grad_accum) / report.seconds;
+    Metrics metrics{{"train/epoch_loss", report.loss},
+                    {"train/epoch", static_cast<double>(report.epoch)},
+                    {"time/epoch", report.seconds},
+                    {"throughput/samples_per_sec", report.samples_per_second}};
+    for (size_t i = 0; i < kOwners; ++i) {
+      const auto owner = static_cast<Owner>(i);
+      const auto ns = static_cast<double>(result_.ledger.ns(owner) - epoch_ledger_.ns(owner));
+      if (ns <= 0) continue;
+      const double share = ns * 1e-9 / report.seconds;
+      report.shares.emplace_back(owner_name(owner), share);
+      metrics[fmt::format("time/epoch_{}", owner_name(owner))] = share;
+    }
+    std::sort(report.shares.begin(), report.shares.end(),
+              [](const auto& a, const auto& b) { return a.second > b.second; });
+    observer_.epoch(report);
+    if (run_) {
+      run_->log(describe(report));
+      run_->metrics("epoch", state_.step, metrics);
+    }
+    state_.epoch = {};
+    epoch_ns_ = now_ns();
+    epoch_ledger_ = result_.ledger;
+  }
+
+  bool evaluate() {
+    const int64_t begin = now_ns();
+    std::optional<double> loss;
+    {
+      const OwnerScope eval(result_.ledger, Owner::eval);
+      const WithAverage weights(*this);
+      loss = evaluation_.run(session_, kEvaluatePlan, [] { return stop_asked(); });
+    }
+    if (!loss) return false;
+    const OwnerScope logging(result_.ledger, Owner::logging);
+    state_.evaluated_step = state_.step;
+    saved_step_ = -1;  // a checkpoint of this step would now say more
+    ++state_.evaluations;
+    const Metrics metrics = metrics_of(*loss);
+    const double value = metrics.at(s_.checkpoint.metric);
+    state_.last_metric = value;
+    result_.validation_loss = *loss;
+    const double gain = s_.checkpoint.larger_is_better() ? value - state_.best_metric
+                                                         : state_.best_metric - value;
+    const bool better = std::isfinite(value) && (!state_.has_best || gain > s_.early_stop_delta);
+    if (better) {
+      state_.has_best = true;
+      state_.best_metric = value;
+      state_.best_step = state_.step;
+      state_.evaluations_without_gain = 0;
+      best_is_new_ = s_.checkpoint.keep_best > 0;
+    } else {
+      ++state_.evaluations_without_gain;
+    }
+    observer_.evaluated(state_.step, metrics, better);
+    if (run_) {
+      Metrics line = metrics;
+      line["eval/runtime_s"] = seconds_since(begin);
+      run_->metrics("eval", state_.step, line);
+    }
+    window_ns_ = now_ns();
+    return true;
+  }
+
+ public:
+  static Metrics metrics_of(double loss) {
+    return {{"eval/loss", loss}, {"eval/perplexity", std::exp(loss)}};
+  }
+
+ private:
+  void save() {
+    const OwnerScope owner(result_.ledger, Owner::checkpoint);
+    Snapshot& snapshot = saver_->buffers();  // waits when the last one is still being written
+    copy_state(session_, programs_.step, &snapshot);
+    try {
+      state_.metrics_bytes = run_->sync_metrics();
+    } catch (const Error& error) {
+      note(error.what());
+    }
+    state_.seconds = earlier_seconds_ + seconds_since(start_ns_);
+    state_.choices = backend_.choices();
+    snapshot.texts = {{"trainer_state.json", state_.to_json(length_.total, epochs_done())},
+                      {"config.json", model_.external_config()},
+                      {"tokenizer.json", data_.tokenizer->to_json()},
+                      {"config.resolved.yaml", run_->config()}};
+    snapshot.manifest = {MILLRACE_VERSION, state_.step, programs_.step.hash(), {}, {}, {}};
+    // Only the step that was validated carries the metric: these weights, that value.
+    if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {
+      snapshot.manifest.metric_name = s_.checkpoint.metric;
+      snapshot.manifest.metric = state_.last_metric;
+    }
+    saver_->start();
+    saved_step_ = state_.step;
+    saved_ns_ = now_ns();
+    best_is_new_ = false;
+  }
+
+  void save_in_background(const Snapshot& snapshot) const {
+    const CheckpointSettings& c = s_.checkpoint;
+    run_->checkpoints().commit(snapshot, model_);
+    run_->checkpoints().retain(c.keep_last, c.keep_best, c.metric, c.larger_is_better());
+  }
+
+  void save_finished(int64_t step, const Error* error) {
+    if (error) {
+      note(fmt::format("{}\n  training goes on; the next interval tries again", error->what()));
+      result_.save_error = *error;
+      if (saved_step_ == step) saved_step_ = -1;
+      return;
+    }
+    result_.save_error.reset();
+    observer_.saved(step);
+    run_->log(fmt::format("checkpoint-{} is on disk", step));
+  }
+
+  void note(const std::string& text) {
+    observer_.note(text);
+    if (run_) run_->log(text);
+  }
+
+  void finish_result() {
+    result_.steps = state_.step;
+    result_.first_loss = state_.first_loss;
+    result_.last_loss = state_.last_loss;
+    if (state_.has_best) {
+      result_.best_metric = state_.best_metric;
+      result_.best_step = state_.best_step;
+    }
+    result_.skipped_updates = state_.skipped;
+    result_.rollbacks = state_.rollbacks;
+    result_.seconds = seconds_since(start_ns_);
+    double seconds = 0;
+    for (const double s : step_seconds_) seconds += s;
+    if (seconds > 0)
+      result_.tokens_per_second =
+          length_.tokens_per_step * static_cast<double>(step_seconds_.size()) / seconds;
+    result_.median_step_seconds = median(step_seconds_);
   }
 
   const Model& model_;
   const Settings& s_;
   const TextData& data_;
+  Backend& backend_;
+  const Programs& programs_;
   RunFolder* run_;
   TrainObserver& observer_;
   Session session_;
+  Evaluation evaluation_;
   WindowSampler sampler_;
-  std::vector<int64_t> eval_begins_;
-  int64_t total_;
+  RunLength length_;
+  std::vector<Duration> eval_every_;
   std::vector<int32_t> tokens_, targets_;
   std::vector<int64_t> begins_;
-};
 
-std::string sample_text(const Settings& s, const TextData& data, Session& session) {
-  std::vector<int32_t> prompt;
-  const auto shown = std::min<std::ptrdiff_t>(std::min<std::ptrdiff_t>(16, s.max_length),
-                                              static_cast<std::ptrdiff_t>(data.validation.size()));
-  if (s.sample_prompt.empty())
-    prompt.assign(data.validation.begin(), data.validation.begin() + shown);
-  else
-    data.tokenizer->encode(s.sample_prompt, "sample.prompt", prompt);
-  return data.tokenizer->decode(
-      generate(session, kSamplePlan, data.tokenizer->vocab_size(), prompt,
-               {s.sample_length, s.sample_temperature, static_cast<uint64_t>(s.seed)}));
-}
+  TrainerState state_;
+  TrainResult result_;
+  Ledger epoch_ledger_;
+  std::vector<double> step_seconds_;
+  double norm_ = 0, earlier_seconds_ = 0;
+  int64_t start_ns_ = 0, window_ns_ = 0, window_wait_ = 0, epoch_ns_ = 0;
+  int64_t saved_step_ = -1, saved_ns_ = 0;
+  bool best_is_new_ = false;
+  std::optional<BackgroundSaver> saver_;  // the last member: its thread uses the others
+};
 
 }  // namespace
 
-int64_t planned_steps(const Settings& s, const TextData& data) {
-  if (s.max_steps > 0) return s.max_steps;
-  const auto windows =
-      static_cast<int64_t>((data.train.size() - 1) / static_cast<size_t>(s.max_length));
-  return std::max<int64_t>(1, windows / (s.batch_size * s.grad_accum)) * s.num_epochs;
+std::string describe(const StepReport& r) {
+  return fmt::format(
+      "step={}/{} loss={:.4f} lr={:.2e} grad_norm={:.3f} tok/s={:.0f} step={} wait={:.1f}% "
+      "elapsed={} left={}",
+      r.step, r.total, r.loss, r.learning_rate, r.grad_norm, r.tokens_per_second,
+      human_seconds(r.step_seconds), 100 * r.input_wait_share, human_seconds(r.elapsed_seconds),
+      human_seconds(r.remaining_seconds));
+}
+
+std::string describe(const EpochReport& r) {
+  std::string text = fmt::format("Epoch [{}/{}] Average Train Loss: {:.4f}  ({}, {:.1f} samples/s;",
+                                 r.epoch, r.epochs, r.loss, human_seconds(r.seconds),
+                                 r.samples_per_second);
+  for (const auto& [name, share] : r.shares)
+    if (share >= 0.005) text += fmt::format(" {} {:.0f} %", name, 100 * share);
+  return text + ")";
+}
+
+std::vector<std::string> metric_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : Loop::metrics_of(0)) names.push_back(name);
+  return names;
+}
+
+std::string data_digest(const TextData& data) {
+  const auto bytes = std::as_bytes(std::span(data.train));
+  return digest_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).xxh3;
 }
 
 TrainResult train(const Model& model, const Settings& settings, const TextData& data,
                   Backend& backend, const Programs& programs, RunFolder* run,
-                  TrainObserver& observer) {
+                  TrainObserver& observer, const FoundCheckpoint* resume) {
   Loop loop(model, settings, data, backend, programs, run, observer);
-  TrainResult result = loop.run();
-  if (run && settings.sample_length > 0 && !result.stopped)
-    result.sample = sample_text(settings, data, loop.session());
+  TrainResult result = loop.run(resume);
+  if (run && settings.sample_length > 0 && !result.stopped) result.sample = loop.sample();
   return result;
+}
+
+Metrics evaluate_model(const Model& model, const Settings& settings, const TextData& data,
+                       Backend& backend, const fs::path& folder) {
+  const Plan plan = make_plan(
+      build_eval_graph(model, {settings.batch_size, settings.max_length}), {}, backend);
+  Session session(backend, {&plan});
+  load_model(folder, session, model);
+  return Loop::metrics_of(*Evaluation(settings, data).run(session, 0, [] { return false; }));
 }
 
 }  // namespace millrace

@@ -28,7 +28,7 @@ std::vector<int64_t> widths_of(const Parameter& p) {
   return p.part_widths.empty() ? std::vector<int64_t>{p.shape.last()} : p.part_widths;
 }
 
-std::vector<int64_t> external_shape(const Parameter& p, int64_t width) {
+std::vector<int64_t> shape_of_part(const Parameter& p, int64_t width) {
   if (p.shape.rank() == 1) return {width};
   const int64_t in = p.shape.rows();
   return p.transposed ? std::vector<int64_t>{width, in} : std::vector<int64_t>{in, width};
@@ -46,23 +46,19 @@ void for_part(const Parameter& p, int64_t begin, int64_t width, const F& f) {
 
 }  // namespace
 
-std::vector<NamedTensor> to_external(const Parameter& p, std::vector<float> values) {
-  std::vector<NamedTensor> tensors;
-  int64_t begin = 0;
+bool same_layout(const Parameter& p) { return p.external.size() == 1 && !p.transposed; }
+
+std::vector<int64_t> external_shape(const Parameter& p, size_t part) {
+  return shape_of_part(p, widths_of(p)[part]);
+}
+
+std::vector<float> to_external(const Parameter& p, size_t part, const std::vector<float>& values) {
   const auto widths = widths_of(p);
-  if (widths.size() == 1 && !p.transposed) {
-    tensors.push_back({p.external[0], external_shape(p, widths[0]), std::move(values)});
-    return tensors;
-  }
-  for (size_t i = 0; i < widths.size(); ++i) {
-    NamedTensor t{p.external[i], external_shape(p, widths[i]),
-                  std::vector<float>(static_cast<size_t>(p.shape.rows() * widths[i]))};
-    for_part(p, begin, widths[i],
-             [&](size_t ours, size_t theirs) { t.values[theirs] = values[ours]; });
-    begin += widths[i];
-    tensors.push_back(std::move(t));
-  }
-  return tensors;
+  int64_t begin = 0;
+  for (size_t i = 0; i < part; ++i) begin += widths[i];
+  std::vector<float> theirs(static_cast<size_t>(p.shape.rows() * widths[part]));
+  for_part(p, begin, widths[part], [&](size_t ours, size_t at) { theirs[at] = values[ours]; });
+  return theirs;
 }
 
 std::vector<float> from_external(const Parameter& p,
@@ -72,7 +68,7 @@ std::vector<float> from_external(const Parameter& p,
   const auto widths = widths_of(p);
   for (size_t i = 0; i < widths.size(); ++i) {
     const NamedTensor t = fetch(p.external[i]);
-    const auto expected = external_shape(p, widths[i]);
+    const auto expected = shape_of_part(p, widths[i]);
     if (t.shape != expected)
       throw Error(
           {.code = ErrorCode::failure,
@@ -88,22 +84,8 @@ std::vector<float> from_external(const Parameter& p,
   return values;
 }
 
-void save_model(const fs::path& folder, const Session& session, const Model& model,
-                const std::string& tokenizer_json) {
-  std::vector<NamedTensor> tensors;
-  for (const Parameter& p : model.parameters())
-    for (NamedTensor& t : to_external(p, session.read<float>(p.name)))
-      tensors.push_back(std::move(t));
-  std::vector<TensorToWrite> list;
-  for (const NamedTensor& t : tensors)
-    list.push_back({t.name, "F32", t.shape, std::as_bytes(std::span(t.values))});
-  create_folders(folder);
-  write_safetensors(folder / "model.safetensors", list, {{"format", "pt"}});
-  write_file(folder / "config.json", model.external_config());
-  write_file(folder / "tokenizer.json", tokenizer_json);
-}
-
-void load_model(const fs::path& folder, Session& session, const Model& model) {
+void load_model(const fs::path& folder, Session& session, const Model& model,
+                const std::string& prefix) {
   const SafetensorsFile file(folder / "model.safetensors");
   for (const Parameter& p : model.parameters()) {
     const auto values = from_external(p, [&](const std::string& name) {
@@ -115,7 +97,7 @@ void load_model(const fs::path& folder, Session& session, const Model& model) {
                      .remedy = "load weights of a model with this config"});
       return NamedTensor{name, entry->shape, file.to_f32(*entry)};
     });
-    session.write<float>(p.name, values);
+    session.write<float>(prefix + p.name, values);
   }
 }
 

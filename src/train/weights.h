@@ -21,17 +21,18 @@ struct NamedTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
-// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own
-// layout; where the layouts agree it is moved, not copied.
-std::vector<NamedTensor> to_external(const Parameter& parameter, std::vector<float> values);
+// One of our tensors as the tensors it is outside (`part` counts Parameter::external), and back.
+// `values` has the parameter's own layout.
+bool same_layout(const Parameter& parameter);
+std::vector<int64_t> external_shape(const Parameter& parameter, size_t part);
+std::vector<float> to_external(const Parameter& parameter, size_t part,
+                               const std::vector<float>& values);
 std::vector<float> from_external(const Parameter& parameter,
                                  const std::function<NamedTensor(const std::string&)>& fetch);
 
-// Writes model.safetensors, config.json and tokenizer.json into `folder`.
-void save_model(const fs::path& folder, const Session& session, const Model& model,
-                const std::string& tokenizer_json);
-// Reads model.safetensors of such a folder into the session; Error names a tensor that is missing
-// or misshapen.
-void load_model(const fs::path& folder, Session& session, const Model& model);
+// Reads model.safetensors of a folder into the session's leaves `prefix` + parameter; Error names a
+// tensor that is missing or misshapen.
+void load_model(const fs::path& folder, Session& session, const Model& model,
+                const std::string& prefix = "");
 
 }  // namespace millrace

@@ -259,7 +259,7 @@ done
 cmp -s good.yaml runs/latest/config.yaml || problem+="  config.yaml is not the config"$'\n'
 grep -qx 'seed=7' runs/latest/overrides.txt || problem+="  overrides.txt lacks the override"$'\n'
 [ "$(field status runs/latest/run.json)" = "done" ] || problem+="  status $(field status runs/latest/run.json)"$'\n'
-[ "$(field steps runs/latest/run.json)" = 3 ] || problem+="  steps $(field steps runs/latest/run.json)"$'\n'
+[ "$(field step runs/latest/run.json)" = 3 ] || problem+="  steps $(field step runs/latest/run.json)"$'\n'
 for file in run.json checkpoints/checkpoint-3/config.json checkpoints/checkpoint-3/tokenizer.json; do
   is_json "runs/latest/$file" || problem+="  $file is not JSON"$'\n'
 done
@@ -277,7 +277,7 @@ report "the resolved config gives the same plan" "$([ "$code" -eq 0 ] && [ "$(fi
 run train good.yaml seed=7 runtime.threads=1
 report "the same seed on one thread gives the same weights" "$([ "$code" -eq 0 ] && [ "$first" != "$(readlink -f runs/latest)" ] && cmp "$first/checkpoints/checkpoint-3/model.safetensors" runs/latest/checkpoints/checkpoint-3/model.safetensors 2>&1 || echo "  exit code $code, or other weights")"
 run train good.yaml --run-name other --max-steps 2 training.grad_accum=2
-report "--run-name, --max-steps and accumulation" "$([ "$code" -eq 0 ] && [ -d runs/other ] && [ "$(field steps runs/latest/run.json)" = 2 ] || echo "  exit code $code")"
+report "--run-name, --max-steps and accumulation" "$([ "$code" -eq 0 ] && [ -d runs/other ] && [ "$(field step runs/latest/run.json)" = 2 ] || echo "  exit code $code")"
 run train good.yaml runs_folder=elsewhere/deep
 report "runs_folder" "$([ "$code" -eq 0 ] && [ -s elsewhere/deep/latest/run.json ] || echo "  exit code $code")"
 
@@ -296,7 +296,7 @@ problem=
 [ "$code" -eq 75 ] || problem+="  exit code $code, expected 75"$'\n'
 run_folder=$(echo runs/stopped/*)
 [ "$(field status "$run_folder/run.json")" = stopped ] || problem+="  status $(field status "$run_folder/run.json")"$'\n'
-steps=$(field steps "$run_folder/run.json")
+steps=$(field step "$run_folder/run.json")
 for file in model.safetensors config.json tokenizer.json; do
   [ -s "$run_folder/checkpoints/checkpoint-$steps/$file" ] || problem+="  no checkpoint-$steps/$file"$'\n'
 done

@@ -41,9 +41,9 @@ Settings small_run(int64_t steps) {
   s.batch_size = 8;
   s.max_length = 32;
   s.max_steps = steps;
-  s.eval_every = steps;
+  s.eval_every = {{static_cast<double>(steps)}};
   s.optimizer.learning_rate = 1e-2;
-  s.schedule.warmup_steps = 20;
+  s.schedule.warmup = {20};
   return s;
 }
 

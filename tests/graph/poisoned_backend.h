@@ -52,6 +52,8 @@ class PoisonedBackend : public Backend {
       : inner_(cpu::make_backend(isa, reference_only)) {}
 
   std::string name() const override { return inner_->name(); }
+  std::string choices() const override { return inner_->choices(); }
+  void pin_choices(const std::string& choices) override { inner_->pin_choices(choices); }
   KernelChoice choose(const OpCard& op, const OpSite& site) override {
     return inner_->choose(op, site);
   }

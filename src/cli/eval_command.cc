@@ -1,0 +1,52 @@
+// millrace eval: the validation metrics of a trained model.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/resume.h"
+#include "core/clock.h"
+#include "core/text.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/machine.h"
+#include "cpu/parallel.h"
+#include "train/trainer.h"
+
+namespace millrace {
+
+int eval_command(const EvalArguments& arguments) {
+  RunRequest request{"", arguments.overrides};
+  const std::string runs = load_settings(request)->settings.runs_folder;
+  const fs::path folder = find_model_folder(runs, arguments.model);
+  request.config = (folder / "config.resolved.yaml").string();
+  if (!fs::is_regular_file(request.config))
+    throw Error({.code = ErrorCode::config,
+                 .what = "the folder says nothing about validation data",
+                 .where = request.config,
+                 .expected = "config.resolved.yaml, which every checkpoint of Millrace has",
+                 .got = "nothing there",
+                 .remedy = "name a run or a checkpoint of a run"});
+  const auto run = load_run(request);
+  if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
+  cpu::set_threads(static_cast<int>(run->settings.threads));
+  const auto backend = cpu::make_backend(cpu::best_isa());
+  std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),
+               run->data.description.c_str());
+  const int64_t start = now_ns();
+  const Metrics metrics =
+      evaluate_model(*run->model, run->settings, run->data, *backend, folder);
+  const double seconds = seconds_since(start);
+  if (arguments.json) {
+    nlohmann::ordered_json j = {{"model", folder.string()}, {"eval/runtime_s", seconds}};
+    for (const auto& [name, value] : metrics) j[name] = value;
+    std::printf("%s\n", j.dump(2).c_str());
+    return 0;
+  }
+  for (const auto& [name, value] : metrics) std::printf("%-18s %.6f\n", name.c_str(), value);
+  if (run->data.entropy_per_token)
+    std::printf("%-18s %.6f (%+.1f %%)\n", "source entropy", *run->data.entropy_per_token,
+                100 * (metrics.at("eval/loss") / *run->data.entropy_per_token - 1));
+  std::fprintf(stderr, "in %s\n", human_seconds(seconds).c_str());
+  return 0;
+}
+
+}  // namespace millrace

@@ -1,0 +1,105 @@
+#include "cli/resume.h"
+
+#include <array>
+
+#include "io/quote.h"
+
+namespace millrace {
+namespace {
+
+// A run with another value of these is another run.
+constexpr std::array<std::string_view, 13> kFixed = {
+    "model.",           "data.train",         "data.tokenizer",       "data.max_chars",
+    "data.grammar",     "data.sampling",      "data.validation_f",    "seed",
+    "training.max_len", "training.optimizer", "training.ema_decay",   "training.momentum",
+    "training.nesterov"};
+
+bool is_fixed(const std::string& key) {
+  for (const std::string_view prefix : kFixed)
+    if (key.starts_with(prefix)) return true;
+  return false;
+}
+
+TrainerState state_of(const FoundCheckpoint& checkpoint) {
+  const fs::path path = checkpoint.folder / "trainer_state.json";
+  return TrainerState::from_json(read_file(path, 16 << 20), path.string());
+}
+
+}  // namespace
+
+std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
+                                  const std::string& what,
+                                  const std::function<void(const std::string&)>& say) {
+  fs::path folder;
+  if (what.empty()) {
+    const auto newest = RunFolder::newest(runs, name);
+    if (!newest) return std::nullopt;
+    folder = *newest;
+  } else {
+    folder = RunFolder::find(runs, what);
+  }
+  Resume resume;
+  resume.folder = RunFolder::open(folder);
+  if (const std::string& dead = resume.folder->dead_owner(); !dead.empty())
+    say("taken over from " + dead + ", which ended without a word");
+  const CheckpointStore& store = resume.folder->checkpoints();
+  resume.from = store.newest(say);
+  if (!resume.from && !store.list().empty())
+    throw Error({.code = ErrorCode::failure,
+                 .what = "no checkpoint of this run can be used",
+                 .where = store.folder().string(),
+                 .expected = "at least one whole checkpoint",
+                 .got = fmt::format("{}, all damaged", store.list().size()),
+                 .remedy = "copy one back from elsewhere, or start a new run"});
+  resume.config = folder / "config.resolved.yaml";
+  for (const fs::path& given : {fs::path(what), runs / what}) {
+    if (what.empty() || !fs::is_directory(given) || fs::equivalent(given, folder)) continue;
+    // A checkpoint was named.
+    FoundCheckpoint named{given, verify_folder(given)};
+    if (resume.from && fs::equivalent(given, resume.from->folder)) break;
+    resume.folder.reset();
+    resume.config = given / "config.resolved.yaml";
+    resume.from = std::move(named);
+    break;
+  }
+  if (resume.from) resume.state = state_of(*resume.from);
+  return resume;
+}
+
+void check_changes(const Schema& now, const fs::path& config,
+                   const std::function<void(const std::string&)>& say) {
+  const auto then = load_settings({config.string(), {}});
+  for (const std::string& key : now.paths()) {
+    const std::string was = then->schema.value_text(key), is = now.value_text(key);
+    if (was == is || key == "run_name" || key == "runs_folder") continue;
+    if (is_fixed(key))
+      throw Error({.code = ErrorCode::config,
+                   .what = fmt::format("a run cannot go on with another `{}`", key),
+                   .where = now.where(key),
+                   .expected = was + ", as the run began",
+                   .got = is,
+                   .remedy = "put it back, or start a new run without --resume"});
+    say(fmt::format("changed  {}: {} -> {}", key, was, is));
+  }
+}
+
+fs::path find_model_folder(const fs::path& runs, const std::string& what) {
+  for (const fs::path& given : {fs::path(what), runs / what})
+    if (fs::is_regular_file(given / "config.json")) return given;
+  const fs::path run = RunFolder::find(runs, what);
+  const CheckpointStore store(run / "checkpoints");
+  const auto settings = load_settings({(run / "config.resolved.yaml").string(), {}});
+  const CheckpointSettings& c = settings->settings.checkpoint;
+  if (const auto best = store.best(c.metric, c.larger_is_better())) return best->folder;
+  std::string damaged;
+  if (const auto newest = store.newest([&](const std::string& text) { damaged = text; }))
+    return newest->folder;
+  throw Error({.code = ErrorCode::failure,
+               .what = "the run has no checkpoint yet",
+               .where = store.folder().string(),
+               .expected = "a checkpoint",
+               .got = damaged.empty() ? "none" : damaged,
+               .remedy = "go on with `millrace train --resume " + run.string() + "`"});
+}
+
+}  // namespace millrace

@@ -1,0 +1,335 @@
+#include "train/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "core/text.h"
+#include "io/safetensors.h"
+#include "train/weights.h"
+
+namespace millrace {
+namespace {
+
+constexpr const char* kPrefix = "checkpoint-";
+constexpr const char* kStaged = ".tmp-";
+constexpr const char* kRemoved = ".del-";
+constexpr const char* kReplaced = ".old-";
+constexpr const char* kMaster = "parameter.";  // master weights beside averaged ones
+constexpr const char* kAverage = "ema.";
+
+// The step of "checkpoint-120", or -1.
+int64_t step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  const std::string_view prefix = kPrefix;
+  int64_t step = -1;
+  if (!name.starts_with(prefix) || name.size() > prefix.size() + 18) return -1;
+  const char *first = name.data() + prefix.size(), *last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(first, last, step);
+  return error == std::errc() && end == last && first != last ? step : -1;
+}
+
+std::vector<fs::path> entries(const fs::path& folder) {
+  std::vector<fs::path> list;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    list.push_back(entry->path());
+  return list;
+}
+
+bool is_better(double a, double b, bool larger) { return larger ? a > b : a < b; }
+
+}  // namespace
+
+std::vector<std::string> state_leaves(const Plan& step) {
+  std::vector<std::string> names;
+  for (const Node& n : step.graph.nodes)
+    if (n.leaf == Leaf::parameter || n.leaf == Leaf::optimizer_state) names.push_back(n.name);
+  return names;
+}
+
+int64_t state_bytes(const Plan& step) {
+  int64_t bytes = 0;
+  for (const Node& n : step.graph.nodes)
+    if (n.leaf == Leaf::parameter || n.leaf == Leaf::optimizer_state) bytes += n.out[0].bytes();
+  return bytes;
+}
+
+void copy_state(const Session& session, const Plan& step, Snapshot* snapshot) {
+  for (const std::string& leaf : state_leaves(step)) {
+    std::vector<float>& values = snapshot->tensors[leaf];
+    values.resize(static_cast<size_t>(session.type(leaf).numel()));
+    session.read_into<float>(leaf, values);
+  }
+}
+
+void write_checkpoint_files(const fs::path& folder, const Snapshot& snapshot, const Model& model,
+                            std::map<std::string, FileDigest>* digests) {
+  std::map<std::string, Shape> shapes;
+  bool averaged = false;
+  std::vector<TensorToWrite> list;
+  const auto parameters = model.parameters();
+  for (const Parameter& p : parameters) {
+    shapes[p.name] = p.shape;
+    const auto average = snapshot.tensors.find(kAverage + p.name);
+    averaged = average != snapshot.tensors.end();
+    const auto& values = averaged ? average->second : snapshot.tensors.at(p.name);
+    // Where the layout differs a tensor is laid out when its turn comes: one copy at a time.
+    for (size_t part = 0; part < p.external.size(); ++part) {
+      TensorToWrite t{p.external[part], "F32", external_shape(p, part), {}, {}};
+      if (same_layout(p))
+        t.bytes = std::as_bytes(std::span(values));
+      else
+        t.make = [&p, &values, part] { return to_external(p, part, values); };
+      list.push_back(std::move(t));
+    }
+  }
+  (*digests)["model.safetensors"] =
+      write_safetensors(folder / "model.safetensors", list, {{"format", "pt"}});
+
+  list.clear();
+  for (const auto& [name, values] : snapshot.tensors) {
+    const bool parameter = shapes.contains(name);
+    if (name.starts_with(kAverage) || (parameter && !averaged)) continue;
+    // "m.layers.0.norm1.weight" is shaped like its parameter.
+    const auto shape = shapes.find(parameter ? name : name.substr(name.find('.') + 1));
+    MR_CHECK(shape != shapes.end(), "{} belongs to no parameter", name);
+    list.push_back({parameter ? kMaster + name : name,
+                    "F32",
+                    {shape->second.begin(), shape->second.end()},
+                    std::as_bytes(std::span(values)),
+                    {}});
+  }
+  (*digests)["optimizer.safetensors"] =
+      write_safetensors(folder / "optimizer.safetensors", list, {{"format", "millrace"}});
+  for (const auto& [name, text] : snapshot.texts)
+    (*digests)[name] = write_new_file(folder / name, text);
+}
+
+void load_checkpoint_tensors(const fs::path& folder, const Plan& step, Session& session,
+                             const Model& model) {
+  const SafetensorsFile file(folder / "optimizer.safetensors");
+  const auto leaves = state_leaves(step);
+  auto read = [&](const std::string& leaf, const std::string& name) {
+    const auto* entry = file.find(name);
+    const int64_t expected = session.type(leaf).numel();
+    if (!entry || entry->numel() != expected)
+      throw Error({.code = ErrorCode::failure,
+                   .what = "tensor " + name + (entry ? " has another size" : " is missing"),
+                   .where = file.path().string(),
+                   .expected = fmt::format("{} numbers", expected),
+                   .got = entry ? fmt::format("{}", entry->numel()) : "nothing",
+                   .remedy = "resume with the model and the optimizer the checkpoint was made with"});
+    session.write<float>(leaf, file.to_f32(*entry));
+  };
+  bool averaged = false;
+  std::map<std::string, bool> parameter;
+  for (const Parameter& p : model.parameters()) parameter[p.name] = true;
+  for (const std::string& leaf : leaves) averaged = averaged || leaf.starts_with(kAverage);
+  load_model(folder, session, model, averaged ? kAverage : "");
+  for (const std::string& leaf : leaves) {
+    if (leaf.starts_with(kAverage)) continue;
+    if (!parameter.contains(leaf))
+      read(leaf, leaf);
+    else if (averaged)
+      read(leaf, kMaster + leaf);
+  }
+}
+
+void CheckpointStore::sweep() const {
+  for (const fs::path& path : entries(folder_)) {
+    const std::string name = path.filename().string();
+    if (name.starts_with(kReplaced)) {
+      // Put back when the writer died between taking it away and putting the new one in its place.
+      const fs::path home = folder_ / (kPrefix + name.substr(std::string_view(kReplaced).size()));
+      if (!fs::exists(home)) {
+        rename_path(path, home);
+        continue;
+      }
+    }
+    if (name.starts_with(kStaged) || name.starts_with(kRemoved) || name.starts_with(kReplaced))
+      remove_folder(path);
+  }
+}
+
+std::vector<fs::path> CheckpointStore::list() const {
+  std::vector<fs::path> found;
+  for (const fs::path& path : entries(folder_))
+    if (step_of(path) >= 0) found.push_back(path);
+  std::sort(found.begin(), found.end(),
+            [](const fs::path& a, const fs::path& b) { return step_of(a) > step_of(b); });
+  return found;
+}
+
+std::optional<FoundCheckpoint> CheckpointStore::newest(
+    const std::function<void(const std::string&)>& damaged) const {
+  for (const fs::path& path : list()) {
+    try {
+      return FoundCheckpoint{path, verify_folder(path)};
+    } catch (const Error& error) {
+      damaged(fmt::format("{} cannot be used: {}", path.string(), error.what()));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<FoundCheckpoint> CheckpointStore::best(const std::string& metric,
+                                                     bool larger_is_better) const {
+  std::optional<FoundCheckpoint> best;
+  for (const fs::path& path : list()) {
+    try {
+      FoundCheckpoint found{path, verify_folder(path)};
+      if (!found.manifest.metric || found.manifest.metric_name != metric) continue;
+      if (!best || is_better(*found.manifest.metric, *best->manifest.metric, larger_is_better))
+        best = std::move(found);
+    } catch (const Error&) {
+      // Damaged: not a candidate. newest() tells about it.
+    }
+  }
+  return best;
+}
+
+fs::path CheckpointStore::commit(const Snapshot& snapshot, const Model& model) const {
+  const int64_t step = snapshot.manifest.step;
+  const fs::path staged = folder_ / fmt::format("{}{}", kStaged, step),
+                 final = folder_ / fmt::format("{}{}", kPrefix, step),
+                 replaced = folder_ / fmt::format("{}{}", kReplaced, step);
+  std::error_code ignored;
+  try {
+    create_folders(folder_);
+    if (fs::exists(staged)) remove_folder(staged);
+    create_folders(staged);
+    Manifest manifest = snapshot.manifest;
+    write_checkpoint_files(staged, snapshot, model, &manifest.files);
+    write_new_file(staged / kManifestName, manifest_text(manifest));
+    sync_folder(staged);
+    // The same step again happens after a roll-back only: the older state is not the run's any more.
+    if (fs::exists(final)) rename_path(final, replaced);
+    rename_path(staged, final);
+    sync_folder(folder_);
+    if (fs::exists(replaced)) remove_folder(replaced);
+  } catch (const Error& error) {
+    try {
+      if (fs::exists(staged)) remove_folder(staged);
+      if (fs::exists(replaced) && !fs::exists(final)) rename_path(replaced, final);
+    } catch (const Error&) {
+      // sweep() of the next start tries again.
+    }
+    int64_t needed = 1 << 16;
+    for (const auto& [name, values] : snapshot.tensors)
+      needed += static_cast<int64_t>(values.size() * sizeof(float));
+    ErrorFields fields = error.fields();
+    const fs::space_info space = fs::space(folder_, ignored);
+    fields.what = fmt::format("checkpoint-{} was not saved: {}", step, fields.what);
+    fields.expected = fmt::format("room for about {} ({} bytes)", human_bytes(needed), needed);
+    if (!ignored)
+      fields.got = fmt::format("{} free", human_bytes(static_cast<int64_t>(space.available)));
+    throw Error(std::move(fields));
+  }
+  return final;
+}
+
+void CheckpointStore::retain(int64_t last, int64_t best, const std::string& metric,
+                             bool larger_is_better) const {
+  struct Candidate {
+    fs::path path;
+    std::optional<double> value;
+    bool keep;
+  };
+  std::vector<Candidate> candidates;
+  for (const fs::path& path : list()) {
+    try {
+      const Manifest m = parse_manifest(read_file(path / kManifestName, 1 << 20), path.string());
+      candidates.push_back({path, m.metric_name == metric ? m.metric : std::nullopt,
+                            static_cast<int64_t>(candidates.size()) < last});
+    } catch (const Error&) {
+      // Damaged: neither counted nor removed; a person may want to look at it.
+    }
+  }
+  std::vector<Candidate*> measured;
+  for (Candidate& c : candidates)
+    if (c.value) measured.push_back(&c);
+  std::stable_sort(measured.begin(), measured.end(), [&](const Candidate* a, const Candidate* b) {
+    return is_better(*a->value, *b->value, larger_is_better);
+  });
+  for (size_t i = 0; i < std::min(measured.size(), static_cast<size_t>(best)); ++i)
+    measured[i]->keep = true;
+  for (const Candidate& c : candidates) {
+    if (c.keep) continue;
+    const fs::path removed = folder_ / (kRemoved + c.path.filename().string());
+    if (fs::exists(removed)) remove_folder(removed);
+    rename_path(c.path, removed);
+    remove_folder(removed);
+  }
+}
+
+BackgroundSaver::BackgroundSaver(Save save, Done done)
+    : save_(std::move(save)), done_(std::move(done)), thread_([this] { work(); }) {}
+
+BackgroundSaver::~BackgroundSaver() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return phase_ != Phase::saving; });
+    phase_ = Phase::ending;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Snapshot& BackgroundSaver::buffers() {
+  wait();
+  return snapshot_;
+}
+
+void BackgroundSaver::start() {
+  {
+    const std::lock_guard lock(mutex_);
+    MR_CHECK(phase_ == Phase::idle, "two saves at once");
+    phase_ = Phase::saving;
+  }
+  changed_.notify_all();
+}
+
+void BackgroundSaver::poll() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::finished) return;
+    phase_ = Phase::idle;
+  }
+  done_(snapshot_.manifest.step, error_ ? &*error_ : nullptr);
+}
+
+void BackgroundSaver::wait() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return phase_ != Phase::saving; });
+  }
+  poll();
+}
+
+void BackgroundSaver::work() {
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return phase_ == Phase::saving || phase_ == Phase::ending; });
+      if (phase_ == Phase::ending) return;
+    }
+    std::optional<Error> error;
+    try {
+      save_(snapshot_);
+    } catch (const Error& e) {
+      error = e;
+    } catch (const std::exception& e) {
+      error = Error({.what = std::string("the checkpoint was not saved: ") + e.what()});
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      error_ = error;
+      phase_ = Phase::finished;
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace millrace

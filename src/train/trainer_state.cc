@@ -1,0 +1,128 @@
+#include "train/trainer_state.h"
+
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "io/quote.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr size_t kMaxBytes = 16 << 20;
+
+// One place names every field: visit() is used for writing and for reading.
+template <typename State, typename Visit>
+void visit(State& s, const Visit& field) {
+  field("global_step", s.step);
+  field("samples_seen", s.samples);
+  field("num_input_tokens_seen", s.tokens);
+  field("first_loss", s.first_loss);
+  field("last_loss", s.last_loss);
+  field("window_loss", s.window.loss);
+  field("window_steps", s.window.steps);
+  field("epoch_loss", s.epoch.loss);
+  field("epoch_steps", s.epoch.steps);
+  field("evaluated_step", s.evaluated_step);
+  field("sampled_step", s.sampled_step);
+  field("evaluations", s.evaluations);
+  field("has_best", s.has_best);
+  field("best_metric", s.best_metric);
+  field("best_global_step", s.best_step);
+  field("evaluations_without_gain", s.evaluations_without_gain);
+  field("last_metric", s.last_metric);
+  field("skipped_updates", s.skipped);
+  field("skipped_in_a_row", s.skipped_in_a_row);
+  field("rollbacks", s.rollbacks);
+  field("recent_losses", s.recent_losses);
+  field("train_runtime", s.seconds);
+  field("metrics_bytes", s.metrics_bytes);
+  field("data_digest", s.data_digest);
+  field("choices", s.choices);
+}
+
+// JSON has no NaN and no infinity; a loss may be either.
+Json number(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+}  // namespace
+
+std::string TrainerState::to_json(int64_t total_steps, double epochs) const {
+  Json json = {{"max_steps", total_steps}, {"epoch", epochs}};
+  visit(*this, [&](const char* name, const auto& value) {
+    using T = std::decay_t<decltype(value)>;
+    if constexpr (std::is_same_v<T, double>) {
+      json[name] = number(value);
+    } else if constexpr (std::is_same_v<T, std::deque<double>>) {
+      json[name] = Json::array();
+      for (const double v : value) json[name].push_back(number(v));
+    } else {
+      json[name] = value;
+    }
+  });
+  return json.dump(2) + "\n";
+}
+
+TrainerState TrainerState::from_json(std::string_view text, const std::string& where) {
+  auto refuse = [&](const std::string& field, const char* expected, const std::string& got) {
+    throw Error({.code = ErrorCode::failure,
+                 .what = "the state of the run cannot be read",
+                 .where = field.empty() ? where : where + ": `" + field + "`",
+                 .expected = expected,
+                 .got = got,
+                 .remedy = "resume from another checkpoint"});
+  };
+  if (text.size() > kMaxBytes) refuse("", "at most 16 MiB", "more");
+  const std::function<bool(int, Json::parse_event_t, Json&)> flat = [&](int depth, auto, Json&) {
+    if (depth > 3) refuse("", "at most three levels", "a deeper nesting");
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(text, flat);
+  } catch (const Json::exception& error) {
+    refuse("", "JSON", quote(error.what(), 200));
+  }
+  if (!json.is_object()) refuse("", "an object", quote(json.dump(), 60));
+  auto to_number = [&](const char* name, const Json& value) {
+    if (value.is_number()) return value.get<double>();
+    if (value == "nan") return std::nan("");
+    if (value == "inf" || value == "-inf") return value == "inf" ? HUGE_VAL : -HUGE_VAL;
+    refuse(name, "a number", quote(value.dump(), 60));
+    return 0.0;
+  };
+  TrainerState state;
+  visit(state, [&](const char* name, auto& target) {
+    using T = std::decay_t<decltype(target)>;
+    const auto found = json.find(name);
+    if (found == json.end()) {
+      refuse(name, "a value", "nothing");
+      return;
+    }
+    const Json& value = *found;
+    if constexpr (std::is_same_v<T, double>) {
+      target = to_number(name, value);
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (!value.is_boolean()) refuse(name, "true or false", quote(value.dump(), 60));
+      target = value.template get<bool>();
+    } else if constexpr (std::is_same_v<T, int64_t>) {
+      if (!value.is_number_integer() || value < -1 || value > int64_t{1} << 60)
+        refuse(name, "a count", quote(value.dump(), 60));
+      target = value.template get<int64_t>();
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      if (!value.is_string()) refuse(name, "a text", quote(value.dump(), 60));
+      target = value.template get<std::string>();
+    } else {
+      if (!value.is_array() || value.size() > 100'000)
+        refuse(name, "a list of numbers", quote(value.dump(), 60));
+      for (const Json& item : value) target.push_back(to_number(name, item));
+    }
+  });
+  return state;
+}
+
+}  // namespace millrace

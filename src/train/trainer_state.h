@@ -1,0 +1,49 @@
+// What a training run must remember besides weights and moments, so that a resumed run does exactly
+// what the uninterrupted one would have done. trainer_state.json holds it, with the field names the
+// Hugging Face Trainer uses where it has them.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+// Sums since the last metric line, or since the epoch began.
+struct LossSum {
+  double loss = 0;
+  int64_t steps = 0;
+  void add(double value) {
+    loss += value;
+    ++steps;
+  }
+  double mean() const { return loss / static_cast<double>(steps); }
+};
+
+struct TrainerState {
+  int64_t step = 0;         // updates done, the skipped ones among them
+  int64_t samples = 0;      // data cursor: sequences read so far
+  int64_t tokens = 0;       // tokens trained on
+  double first_loss = 0, last_loss = 0;
+  LossSum window, epoch;
+  int64_t evaluated_step = -1, sampled_step = -1;  // the last that were completed
+  int64_t evaluations = 0;
+
+  bool has_best = false;
+  double best_metric = 0;
+  int64_t best_step = 0, evaluations_without_gain = 0;
+  double last_metric = 0;
+
+  int64_t skipped = 0, skipped_in_a_row = 0, rollbacks = 0;
+  std::deque<double> recent_losses;  // what a spike is judged against
+
+  double seconds = 0;        // of training, over all sittings
+  int64_t metrics_bytes = 0;  // length of metrics.jsonl that belongs to this state
+  std::string data_digest;   // of the training tokens
+  std::string choices;       // algorithms that were chosen by measurement
+
+  std::string to_json(int64_t total_steps, double epochs) const;
+  static TrainerState from_json(std::string_view text, const std::string& where);
+};
+
+}  // namespace millrace
