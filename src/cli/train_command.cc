@@ -171,18 +171,20 @@ int train_command(TrainArguments arguments) {
     return code;
   }
 
-  const double ceiling = cpu::measure_sgemm_ceiling();
+  // Measuring the ceiling takes seconds: a shorter run does without it.
+  const double ceiling = result.seconds > 5 ? cpu::measure_sgemm_ceiling() : 0;
   const double flops = result.median_step_seconds > 0
                            ? update_flops(programs, s) / result.median_step_seconds
                            : 0;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
   out += ledger_report(result, ceiling);
-  out += fmt::format(
-      "\n  speed        {} tok/s, {} per update (median), {:.1f} GFLOP/s = {:.0f} % of the sgemm "
-      "ceiling {:.1f}\n",
-      human_count(result.tokens_per_second), human_seconds(result.median_step_seconds),
-      flops * 1e-9, 100 * flops / ceiling, ceiling * 1e-9);
+  out += fmt::format("\n  speed        {} tok/s, {} per update (median), {:.1f} GFLOP/s{}\n",
+                     human_count(result.tokens_per_second),
+                     human_seconds(result.median_step_seconds), flops * 1e-9,
+                     ceiling > 0 ? fmt::format(" = {:.0f} % of the sgemm ceiling {:.1f}",
+                                               100 * flops / ceiling, ceiling * 1e-9)
+                                 : "");
   out +=
       fmt::format("  memory       arena {} as planned; process peak {} (predicted {}, {:+.1f} %)\n",
                   human_bytes(programs.total_bytes()), human_bytes(peak), human_bytes(predicted),

@@ -81,7 +81,7 @@ void write_checkpoint_files(const fs::path& folder, const Snapshot& snapshot, co
       if (same_layout(p))
         t.bytes = std::as_bytes(std::span(values));
       else
-        t.make = [&p, &values, part] { return to_external(p, part, values); };
+        t.make = [&p, &values, part] { return external_part(p, part, values); };
       list.push_back(std::move(t));
     }
   }

@@ -52,13 +52,21 @@ std::vector<int64_t> external_shape(const Parameter& p, size_t part) {
   return shape_of_part(p, widths_of(p)[part]);
 }
 
-std::vector<float> to_external(const Parameter& p, size_t part, const std::vector<float>& values) {
+std::vector<float> external_part(const Parameter& p, size_t part,
+                                 const std::vector<float>& values) {
   const auto widths = widths_of(p);
   int64_t begin = 0;
   for (size_t i = 0; i < part; ++i) begin += widths[i];
   std::vector<float> theirs(static_cast<size_t>(p.shape.rows() * widths[part]));
   for_part(p, begin, widths[part], [&](size_t ours, size_t at) { theirs[at] = values[ours]; });
   return theirs;
+}
+
+std::vector<NamedTensor> to_external(const Parameter& p, const std::vector<float>& values) {
+  std::vector<NamedTensor> list;
+  for (size_t part = 0; part < p.external.size(); ++part)
+    list.push_back({p.external[part], external_shape(p, part), external_part(p, part, values)});
+  return list;
 }
 
 std::vector<float> from_external(const Parameter& p,

@@ -21,12 +21,13 @@ struct NamedTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
-// One of our tensors as the tensors it is outside (`part` counts Parameter::external), and back.
-// `values` has the parameter's own layout.
+// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own layout.
+// `part` counts Parameter::external.
 bool same_layout(const Parameter& parameter);
 std::vector<int64_t> external_shape(const Parameter& parameter, size_t part);
-std::vector<float> to_external(const Parameter& parameter, size_t part,
-                               const std::vector<float>& values);
+std::vector<float> external_part(const Parameter& parameter, size_t part,
+                                 const std::vector<float>& values);
+std::vector<NamedTensor> to_external(const Parameter& parameter, const std::vector<float>& values);
 std::vector<float> from_external(const Parameter& parameter,
                                  const std::function<NamedTensor(const std::string&)>& fetch);
 

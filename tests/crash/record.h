@@ -1,0 +1,31 @@
+// The results of the reliability tests: each promise with its count and outcome, gathered by ./check
+// into docs/RELIABILITY.md. Without MILLRACE_RELIABILITY (a file) nothing is written.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace millrace {
+
+inline bool full_counts() {
+  const char* full = std::getenv("MILLRACE_FULL");
+  return full && std::string(full) == "1";
+}
+
+// `outcome` states what was seen. A test that has failed records that instead.
+inline void record(const std::string& promise, int64_t count, const std::string& outcome) {
+  const char* path = std::getenv("MILLRACE_RELIABILITY");
+  if (!path) return;
+  const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+  const nlohmann::ordered_json line = {
+      {"promise", promise},
+      {"test", std::string(info->test_suite_name()) + "." + info->name()},
+      {"count", count},
+      {"outcome", testing::Test::HasFailure() ? "FAILED" : outcome}};
+  std::ofstream(path, std::ios::app) << line.dump() << "\n";
+}
+
+}  // namespace millrace
