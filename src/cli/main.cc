@@ -19,6 +19,7 @@ constexpr const char* kHelp =
   millrace train                           watch a small language model learn, right now
   millrace train CONFIG [a.b=c ...]        train from a YAML or JSON config; a.b=c overrides a key
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
+  millrace generate FOLDER --prompt TEXT   text from a checkpoint, a run or a Hugging Face folder
   millrace docs config                     every config key with its meaning, default and range
   millrace docs ops                        every op of the engine with its kernels
 
@@ -27,6 +28,7 @@ Examples
   millrace train configs/lm-6x512.yaml --max-steps 20
   millrace plan configs/lm-6x512.yaml --memory 2GiB --why
   millrace plan configs/quickstart.yaml training.batch_size=256 --json
+  millrace generate runs/latest --prompt "Once " --temperature 0.7 --top-k 40
 
 Results go to standard output, progress to standard error. Run folders are made under runs/.
 Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 10 diverged, 75 stopped and saved.
@@ -81,17 +83,45 @@ int run(int argc, char** argv) {
   plan_app->add_flag("--why", plan.why,
                      "which passes and kernels were chosen, and why others declined");
   plan_app->add_flag("--json", plan.json, "the same as one JSON object");
+  millrace::GenerateArguments generate;
+  CLI::App* generate_app = app.add_subcommand("generate", "text from a trained model");
+  generate_app
+      ->add_option("FOLDER", generate.folder,
+                   "checkpoint or Hugging Face folder, or a run folder (its newest checkpoint)")
+      ->required();
+  generate_app->add_option("--prompt", generate.prompt, "what the text starts with");
+  generate_app->add_option("--prompt-ids", generate.prompt_ids,
+                           "the same as tokens, 1,2,3: for models whose tokenizer is not read");
+  generate_app->add_flag("--ids", generate.ids, "print tokens as numbers");
+  generate_app->add_option("--max-tokens", generate.options.max_tokens, "tokens to generate")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
+      ->capture_default_str();
+  generate_app
+      ->add_option("--temperature", generate.options.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  generate_app
+      ->add_option("--top-k", generate.options.top_k, "draw from the k likeliest tokens; 0: all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  generate_app
+      ->add_option("--top-p", generate.options.top_p,
+                   "draw from the likeliest tokens that together have this probability")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
+  generate_app->add_option("--seed", generate.options.seed, "everything random follows from it")
+      ->capture_default_str();
   std::string page = "config";
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train", "plan", "docs"};
+  const std::vector<std::string> commands{"train", "plan", "generate", "docs"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
                            .what = fmt::format("no command is called `{}`", argv[1]),
                            .where = "command line",
-                           .expected = "train, plan or docs",
+                           .expected = "train, plan, generate or docs",
                            .got = argv[1],
                            .remedy = near.empty()
                                          ? "millrace --help"
@@ -106,6 +136,7 @@ int run(int argc, char** argv) {
   if (*docs_app) return millrace::docs_command(page);
   if (*train_app) return millrace::train_command(train);
   if (*plan_app) return millrace::plan_command(plan);
+  if (*generate_app) return millrace::generate_command(generate);
   return 0;
 }
 

@@ -1,5 +1,7 @@
-// Matrix products through oneDNN (cpu/gemm.h); the epilogue runs on each tile while it is in cache.
+// Matrix products: a few rows by loops of our own that stream the matrix (cpu/gemv.h), everything
+// else through oneDNN (cpu/gemm.h). The epilogue runs on each tile while it is in cache.
 #include "cpu/gemm.h"
+#include "cpu/gemv.h"
 #include "cpu/kernel.h"
 #include "cpu/tile_program.h"
 #include "ops/elementwise.h"
@@ -23,6 +25,7 @@ GemmShape gemm_shape(const OpSite& site) {
   return {s.m, s.n, s.k, s.ta, s.tb};
 }
 
+// What both kernels ask of an epilogue.
 std::string decline(const OpSite& site) {
   if (!site.attrs.find("expr")) return "";
   if (site.attrs.integer("batched", 0)) return "batched product with an epilogue";
@@ -41,16 +44,31 @@ std::string decline(const OpSite& site) {
   return "";
 }
 
-std::shared_ptr<const void> prepare(const OpSite& site) {
+std::string gemv_decline(const OpSite& site) {
+  const GemmShape s = gemm_shape(site);
+  if (site.attrs.integer("batched", 0)) return "batched product";
+  if (s.ta || s.m > kGemvRows) return fmt::format("{} {} of A", s.m, s.ta ? "columns" : "rows");
+  if (s.m == 0 || s.n == 0 || s.k == 0) return "nothing to add up";
+  return decline(site);
+}
+
+std::shared_ptr<Prepared> prepare_epilogue(const OpSite& site) {
   auto p = std::make_shared<Prepared>();
   p->shape = gemm_shape(site);
-  p->choice = gemm_choice(p->shape);
   p->has_epilogue = site.attrs.find("expr") != nullptr;
   if (!p->has_epilogue) return p;
   p->epilogue = Expression::parse(site.attrs.text("expr"), static_cast<int>(site.in.size()) - 1);
   p->layouts.resize(site.in.size() - 2);
   for (size_t i = 2; i < site.in.size(); ++i)
     operand_layout(site.in[i], site.out[0].shape, p->layouts[i - 2]);
+  return p;
+}
+
+std::shared_ptr<const void> gemv_prepare(const OpSite& site) { return prepare_epilogue(site); }
+
+std::shared_ptr<const void> prepare(const OpSite& site) {
+  auto p = prepare_epilogue(site);
+  p->choice = gemm_choice(p->shape);
   return p;
 }
 
@@ -103,11 +121,20 @@ void run(const Call& c) {
   }
 }
 
+void gemv_run(const Call& c) {
+  const auto& p = *static_cast<const Prepared*>(c.prepared);
+  const GemmShape& s = p.shape;
+  parallel_ranges(s.n, gemv_task_columns(s.n, s.k, s.tb), [&](int64_t j0, int64_t j1) {
+    gemv(s.m, s.n, s.k, s.tb, c.in(0), c.in(1), c.out(0), j0, j1);
+    if (p.has_epilogue) run_epilogue(c, p, 0, s.m, j0, j1);
+  });
+}
+
 std::string detail(const OpSite& site) { return gemm_choice(gemm_shape(site)).str(); }
 
 }  // namespace
 }  // namespace millrace::cpu::MR_ISA
 
 MR_CPU_KERNELS(
-    matmul,
+    matmul, {.name = "gemv", .decline = gemv_decline, .prepare = gemv_prepare, .run = gemv_run},
     {.name = "onednn", .decline = decline, .prepare = prepare, .run = run, .detail = detail})

@@ -270,9 +270,12 @@ std::string sample_text(const Settings& s, const TextData& data, Session& sessio
     prompt.assign(data.validation.begin(), data.validation.begin() + shown);
   else
     data.tokenizer->encode(s.sample_prompt, "sample.prompt", prompt);
-  return data.tokenizer->decode(
-      generate(session, kSamplePlan, data.tokenizer->vocab_size(), prompt,
-               {s.sample_length, s.sample_temperature, static_cast<uint64_t>(s.seed)}));
+  return data.tokenizer->decode(generate(session, {kPrefillPlan, kDecodePlan, s.max_length},
+                                         data.tokenizer->vocab_size(), prompt,
+                                         {.max_tokens = s.sample_length,
+                                          .temperature = s.sample_temperature,
+                                          .seed = static_cast<uint64_t>(s.seed)})
+                                    .tokens);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/rng.h"
+#include "io/weight_folder.h"
 
 namespace millrace {
 
@@ -34,14 +35,18 @@ std::vector<int64_t> external_shape(const Parameter& p, int64_t width) {
   return p.transposed ? std::vector<int64_t>{width, in} : std::vector<int64_t>{in, width};
 }
 
-// Calls f(index in ours, index in the part) for every element of part [begin, begin + width).
+// Calls f(index in ours, index in the part) for every element of part [begin, begin + width), in
+// squares: a transposition row by row would touch a cache line for every element.
 template <typename F>
 void for_part(const Parameter& p, int64_t begin, int64_t width, const F& f) {
+  constexpr int64_t kSquare = 32;
   const int64_t rows = p.shape.rows(), last = p.shape.last();
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < width; ++c)
-      f(static_cast<size_t>(r * last + begin + c),
-        static_cast<size_t>(p.transposed ? c * rows + r : r * width + c));
+  for (int64_t r0 = 0; r0 < rows; r0 += kSquare)
+    for (int64_t c0 = 0; c0 < width; c0 += kSquare)
+      for (int64_t r = r0; r < std::min(rows, r0 + kSquare); ++r)
+        for (int64_t c = c0; c < std::min(width, c0 + kSquare); ++c)
+          f(static_cast<size_t>(r * last + begin + c),
+            static_cast<size_t>(p.transposed ? c * rows + r : r * width + c));
 }
 
 }  // namespace
@@ -104,16 +109,18 @@ void save_model(const fs::path& folder, const Session& session, const Model& mod
 }
 
 void load_model(const fs::path& folder, Session& session, const Model& model) {
-  const SafetensorsFile file(folder / "model.safetensors");
+  const WeightFolder weights(folder);
   for (const Parameter& p : model.parameters()) {
     const auto values = from_external(p, [&](const std::string& name) {
-      const auto* entry = file.find(name);
-      if (!entry)
+      // A file of the bare model, without a head, leaves out the first word: "h.0.ln_1.weight".
+      WeightFolder::Found found = weights.find(name);
+      if (!found) found = weights.find(name.substr(name.find('.') + 1));
+      if (!found)
         throw Error({.code = ErrorCode::failure,
                      .what = "tensor " + name + " is missing",
-                     .where = (folder / "model.safetensors").string(),
+                     .where = weights.path().string(),
                      .remedy = "load weights of a model with this config"});
-      return NamedTensor{name, entry->shape, file.to_f32(*entry)};
+      return NamedTensor{name, found.entry->shape, found.file->to_f32(*found.entry)};
     });
     session.write<float>(p.name, values);
   }

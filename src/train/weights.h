@@ -30,8 +30,8 @@ std::vector<float> from_external(const Parameter& parameter,
 // Writes model.safetensors, config.json and tokenizer.json into `folder`.
 void save_model(const fs::path& folder, const Session& session, const Model& model,
                 const std::string& tokenizer_json);
-// Reads model.safetensors of such a folder into the session; Error names a tensor that is missing
-// or misshapen.
+// Reads the weights of such a folder, or of a Hugging Face one (several files, other float types),
+// into the session; Error names a tensor that is missing or misshapen.
 void load_model(const fs::path& folder, Session& session, const Model& model);
 
 }  // namespace millrace
