@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <set>
-
-#include "core/rng.h"
 
 namespace millrace {
 namespace {
@@ -32,7 +29,9 @@ void expect_frequencies(const GenerateOptions& options, std::vector<double> want
   const auto got = frequencies(options);
   for (size_t v = 0; v < wanted.size(); ++v) {
     EXPECT_NEAR(got[v], wanted[v] / sum, 2.0 / 20000 + 1e-6) << "token " << v;
-    if (wanted[v] == 0) EXPECT_EQ(got[v], 0) << "token " << v;
+    if (wanted[v] == 0) {
+      EXPECT_EQ(got[v], 0) << "token " << v;
+    }
   }
 }
 

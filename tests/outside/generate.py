@@ -46,7 +46,7 @@ def spread(model, generator):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 2:
-                width = 1.0 if "wte" in name or "embed" in name or "lm_head" in name else 2.0 / p.shape[0] ** 0.5
+                width = 0.5 if "wte" in name else 1.0 if "wpe" in name or "embed" in name or "lm_head" in name else 2.0 / p.shape[0] ** 0.5
                 p.copy_(torch.randn(p.shape, generator=generator) * width)
             elif name.endswith("bias"):
                 p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
