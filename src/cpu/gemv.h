@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/small_gemm.h"
 #include "cpu/softmax_lanes.h"
@@ -13,100 +14,107 @@ namespace millrace::cpu::MR_ISA {
 
 constexpr int64_t kGemvRows = 4;
 
-// Columns [j0, j1) of C, B stored [k,n]: kDepth rows of B at a time are added to the sums, which
-// stay in the first-level cache.
+// B stored [k,n] is cut into slabs of whole rows, so that each thread reads memory in order: strips
+// of columns ran at three quarters of the speed. A slab gives a share of every element of C.
+constexpr int64_t kSlabRows = 32;  // the shares are a 32nd of B, and stay in cache
+inline int64_t gemv_slabs(int64_t k) { return (k + kSlabRows - 1) / kSlabRows; }
+
+// share[M][n] = A[:, p0 .. p1) B[p0 .. p1, :]
 template <int M>
-inline void gemv_columns(int64_t n, int64_t k, const float* a, const float* b, float* c, int64_t j0,
-                         int64_t j1) {
-  constexpr int64_t kDepth = 8;
-  for (int m = 0; m < M; ++m) std::fill(c + m * n + j0, c + m * n + j1, 0.0f);
-  const int64_t whole = j0 + (j1 - j0) / kLanes * kLanes;
-  for (int64_t p = 0; p < k; p += kDepth) {
-    const int64_t depth = std::min(kDepth, k - p);
-    const float* rows = b + p * n;
-    for (int64_t j = j0; j < whole; j += kLanes) {
-      Lanes sum[M];
-      for (int m = 0; m < M; ++m) sum[m] = load<Lanes>(c + m * n + j);
-      auto add = [&](int64_t r) {
-        // The same columns of the next rows: another page, where the hardware does not look ahead.
-        __builtin_prefetch(rows + (r + kDepth) * n + j);
-        const Lanes right = load<Lanes>(rows + r * n + j);
-        for (int m = 0; m < M; ++m) sum[m] += a[m * k + p + r] * right;
-      };
-      if (depth == kDepth) {
+inline void gemv_slab(int64_t n, int64_t k, const float* a, const float* b, int64_t p0, int64_t p1,
+                      float* share) {
+  constexpr int64_t kDepth = 8, kStrip = 4096;  // sums of a strip stay in the first-level cache
+  std::fill_n(share, M * n, 0.0f);
+  for (int64_t j0 = 0; j0 < n; j0 += kStrip) {
+    const int64_t j1 = std::min(n, j0 + kStrip), whole = j0 + (j1 - j0) / kLanes * kLanes;
+    for (int64_t p = p0; p < p1; p += kDepth) {
+      const int64_t depth = std::min(kDepth, p1 - p);
+      const float* rows = b + p * n;
+      auto columns = [&](int64_t j, auto vectors) {  // [j, j + N vectors)
+        constexpr int N = decltype(vectors)::value;
+        Lanes sum[M][N];
+        for (int m = 0; m < M; ++m)
+          for (int v = 0; v < N; ++v) sum[m][v] = load<Lanes>(share + m * n + j + v * kLanes);
+        auto add = [&](int64_t r) {
+          for (int v = 0; v < N; ++v) {
+            const Lanes right = load<Lanes>(rows + r * n + j + v * kLanes);
+            for (int m = 0; m < M; ++m) sum[m][v] += a[m * k + p + r] * right;
+          }
+        };
+        if (depth == kDepth) {
 #pragma GCC unroll 8
-        for (int64_t r = 0; r < kDepth; ++r) add(r);
-      } else {
-        for (int64_t r = 0; r < depth; ++r) add(r);
-      }
-      for (int m = 0; m < M; ++m) store(c + m * n + j, sum[m]);
+          for (int64_t r = 0; r < kDepth; ++r) add(r);
+        } else {
+          for (int64_t r = 0; r < depth; ++r) add(r);
+        }
+        for (int m = 0; m < M; ++m)
+          for (int v = 0; v < N; ++v) store(share + m * n + j + v * kLanes, sum[m][v]);
+      };
+      int64_t first = j0;
+      for (; first + 2 * kLanes <= whole; first += 2 * kLanes)
+        columns(first, std::integral_constant<int, 2>{});
+      if (first < whole) columns(first, std::integral_constant<int, 1>{});
+      for (int m = 0; m < M; ++m)
+        for (int64_t j = whole; j < j1; ++j)
+          for (int64_t r = 0; r < depth; ++r)
+            share[m * n + j] += a[m * k + p + r] * rows[r * n + j];
     }
-    for (int m = 0; m < M; ++m)
-      for (int64_t j = whole; j < j1; ++j)
-        for (int64_t r = 0; r < depth; ++r) c[m * n + j] += a[m * k + p + r] * rows[r * n + j];
   }
 }
 
-// Columns [j0, j0 + N) of C, B stored [n,k]: N rows of B side by side.
-template <int M, int N>
-inline void gemv_dots(int64_t n, int64_t k, const float* a, const float* b, float* c, int64_t j0) {
-  Lanes sums[M][N] = {};
-  int64_t p = 0;
-  for (; p + kLanes <= k; p += kLanes) {
-    Lanes right[N];
-#pragma GCC unroll 4
-    for (int r = 0; r < N; ++r) right[r] = load<Lanes>(b + (j0 + r) * k + p);
-#pragma GCC unroll 4
-    for (int m = 0; m < M; ++m) {
-      const Lanes left = load<Lanes>(a + m * k + p);
-#pragma GCC unroll 4
-      for (int r = 0; r < N; ++r) sums[m][r] += left * right[r];
+// C[m, j0 .. j1) = the shares of the slabs, added in order.
+inline void gemv_add_shares(int64_t m, int64_t n, int64_t slabs, const float* shares, float* c,
+                            int64_t j0, int64_t j1) {
+  for (int64_t i = 0; i < m; ++i) {
+    float* to = c + i * n;
+    std::copy(shares + i * n + j0, shares + i * n + j1, to + j0);
+    for (int64_t s = 1; s < slabs; ++s) {
+      const float* share = shares + (s * m + i) * n;
+#pragma omp simd
+      for (int64_t j = j0; j < j1; ++j) to[j] += share[j];
     }
   }
-  for (int m = 0; m < M; ++m)
-    for (int r = 0; r < N; ++r) {
-      float sum = across(sums[m][r], [](Lanes x, Lanes y) { return x + y; });
-      for (int64_t q = p; q < k; ++q) sum += a[m * k + q] * b[(j0 + r) * k + q];
-      c[m * n + j0 + r] = sum;
-    }
 }
 
+// Columns [j0, j1) of C, B stored [n,k]: one row of B after the other, which is the order of
+// memory; two sums for each row of A hide what an addition waits for.
 template <int M>
 inline void gemv_rows(int64_t n, int64_t k, const float* a, const float* b, float* c, int64_t j0,
                       int64_t j1) {
-  constexpr int kTogether = M <= 2 ? 4 : 2;  // sums in registers
-  int64_t j = j0;
-  for (; j + kTogether <= j1; j += kTogether) gemv_dots<M, kTogether>(n, k, a, b, c, j);
-  for (; j < j1; ++j) gemv_dots<M, 1>(n, k, a, b, c, j);
+  for (int64_t j = j0; j < j1; ++j) {
+    const float* row = b + j * k;
+    Lanes even[M] = {}, odd[M] = {};
+    int64_t p = 0;
+    for (; p + 2 * kLanes <= k; p += 2 * kLanes) {
+      const Lanes first = load<Lanes>(row + p), second = load<Lanes>(row + p + kLanes);
+      for (int m = 0; m < M; ++m) {
+        even[m] += load<Lanes>(a + m * k + p) * first;
+        odd[m] += load<Lanes>(a + m * k + p + kLanes) * second;
+      }
+    }
+    for (int m = 0; m < M; ++m) {
+      float sum = across(even[m] + odd[m], [](Lanes x, Lanes y) { return x + y; });
+      for (int64_t q = p; q < k; ++q) sum += a[m * k + q] * row[q];
+      c[m * n + j] = sum;
+    }
+  }
 }
 
-// How wide a task is: at least so many bytes of B that handing it out costs nothing, and narrow
-// enough that the last tasks of a small product do not leave threads idle.
-inline int64_t gemv_task_columns(int64_t n, int64_t k, bool b_is_nk) {
-  constexpr int64_t kTaskFloats = 32768, kStrip = 256, kNarrow = 128;
-  if (b_is_nk) return std::max<int64_t>(4, kTaskFloats / std::max<int64_t>(1, k) / 4 * 4);
-  return n > 4 * kStrip ? kStrip : kNarrow;
-}
+// Rows of B [n,k] that are one task: enough bytes that handing it out costs nothing.
+inline int64_t gemv_task_rows(int64_t k) { return std::max<int64_t>(4, 32768 / k / 4 * 4); }
 
-// Columns [j0, j1) of C = A op(B), m <= kGemvRows rows.
-inline void gemv(int64_t m, int64_t n, int64_t k, bool b_is_nk, const float* a, const float* b,
-                 float* c, int64_t j0, int64_t j1) {
-  auto with = [&](auto rows) {
-    constexpr int M = decltype(rows)::value;
-    if (b_is_nk)
-      gemv_rows<M>(n, k, a, b, c, j0, j1);
-    else
-      gemv_columns<M>(n, k, a, b, c, j0, j1);
-  };
+// Calls f(std::integral_constant<int, m>) for m in 1 .. kGemvRows.
+template <typename F>
+inline void with_rows(int64_t m, const F& f) {
   switch (m) {
     case 1:
-      return with(std::integral_constant<int, 1>{});
+      return f(std::integral_constant<int, 1>{});
     case 2:
-      return with(std::integral_constant<int, 2>{});
+      return f(std::integral_constant<int, 2>{});
     case 3:
-      return with(std::integral_constant<int, 3>{});
+      return f(std::integral_constant<int, 3>{});
     default:
-      return with(std::integral_constant<int, 4>{});
+      return f(std::integral_constant<int, 4>{});
   }
 }
 

@@ -121,12 +121,37 @@ void run(const Call& c) {
   }
 }
 
+int64_t gemv_workspace(const OpSite& site) {
+  const GemmShape s = gemm_shape(site);
+  return s.tb ? 0 : gemv_slabs(s.k) * s.m * s.n * static_cast<int64_t>(sizeof(float));
+}
+
 void gemv_run(const Call& c) {
   const auto& p = *static_cast<const Prepared*>(c.prepared);
   const GemmShape& s = p.shape;
-  parallel_ranges(s.n, gemv_task_columns(s.n, s.k, s.tb), [&](int64_t j0, int64_t j1) {
-    gemv(s.m, s.n, s.k, s.tb, c.in(0), c.in(1), c.out(0), j0, j1);
+  const float *a = c.in(0), *b = c.in(1);
+  auto finish = [&](int64_t j0, int64_t j1) {
     if (p.has_epilogue) run_epilogue(c, p, 0, s.m, j0, j1);
+  };
+  with_rows(s.m, [&](auto rows) {
+    constexpr int M = decltype(rows)::value;
+    if (s.tb) {
+      parallel_ranges(s.n, gemv_task_rows(s.k), [&](int64_t j0, int64_t j1) {
+        gemv_rows<M>(s.n, s.k, a, b, c.out(0), j0, j1);
+        finish(j0, j1);
+      });
+      return;
+    }
+    float* shares = c.scratch();
+    const int64_t slabs = gemv_slabs(s.k);
+    parallel_tasks(slabs, [&](int64_t slab) {
+      gemv_slab<M>(s.n, s.k, a, b, slab * kSlabRows, std::min(s.k, (slab + 1) * kSlabRows),
+                   shares + slab * M * s.n);
+    });
+    parallel_ranges(s.n, kTile, [&](int64_t j0, int64_t j1) {
+      gemv_add_shares(M, s.n, slabs, shares, c.out(0), j0, j1);
+      finish(j0, j1);
+    });
   });
 }
 
@@ -136,5 +161,10 @@ std::string detail(const OpSite& site) { return gemm_choice(gemm_shape(site)).st
 }  // namespace millrace::cpu::MR_ISA
 
 MR_CPU_KERNELS(
-    matmul, {.name = "gemv", .decline = gemv_decline, .prepare = gemv_prepare, .run = gemv_run},
+    matmul,
+    {.name = "gemv",
+     .decline = gemv_decline,
+     .workspace_bytes = gemv_workspace,
+     .prepare = gemv_prepare,
+     .run = gemv_run},
     {.name = "onednn", .decline = decline, .prepare = prepare, .run = run, .detail = detail})
