@@ -60,10 +60,11 @@ int generate_command(const GenerateArguments& arguments) {
   if (arguments.prompt.empty() == arguments.prompt_ids.empty())
     throw usage("the prompt is missing", "one of --prompt TEXT and --prompt-ids 1,2,3",
                 arguments.prompt.empty() ? "neither, or an empty one" : "both",
-                "--prompt \"Once upon a time\"");
+                "--prompt \"the \"");
   const GenerateOptions& options = arguments.options;
   const fs::path folder = resolve_model_folder(arguments.folder);
   const auto model = load_model_config(folder);
+  check_weights(folder, *model);
   std::unique_ptr<Tokenizer> tokenizer;
   if (arguments.prompt_ids.empty() || !arguments.ids) tokenizer = load_tokenizer(folder);
   std::vector<int32_t> prompt;
@@ -91,10 +92,12 @@ int generate_command(const GenerateArguments& arguments) {
   load_model(folder, session, *model);
 
   Utf8Stream utf8;
+  int64_t drawn = 0;
   const Generated g =
       generate(session, {0, 1, capacity}, allowed, std::move(prompt), options, [&](int32_t token) {
         put(arguments.ids ? fmt::format("{} ", token)
                           : utf8.add(tokenizer->decode(std::span(&token, 1))));
+        ++drawn;
         return true;
       });
   // A line end behind ids; behind text only for a person, so that a file holds the text alone.
@@ -107,10 +110,9 @@ int generate_command(const GenerateArguments& arguments) {
       stderr, "%s\n",
       fmt::format("generated {} tokens: {:.1f} tok/s; prompt {} tokens, {:.2f} ms each; then "
                   "{:.2f} ms per token; {} memory",
-                  options.max_tokens,
-                  seconds > 0 ? static_cast<double>(options.max_tokens) / seconds : 0.0,
-                  g.prefilled, per_token(g.prefill_seconds, g.prefilled),
-                  per_token(g.decode_seconds, g.decoded), human_bytes(session.allocated_bytes()))
+                  drawn, seconds > 0 ? static_cast<double>(drawn) / seconds : 0.0, g.prefilled,
+                  per_token(g.prefill_seconds, g.prefilled), per_token(g.decode_seconds, g.decoded),
+                  human_bytes(session.allocated_bytes()))
           .c_str());
   return 0;
 }

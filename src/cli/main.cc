@@ -28,7 +28,7 @@ Examples
   millrace train configs/lm-6x512.yaml --max-steps 20
   millrace plan configs/lm-6x512.yaml --memory 2GiB --why
   millrace plan configs/quickstart.yaml training.batch_size=256 --json
-  millrace generate runs/latest --prompt "Once " --temperature 0.7 --top-k 40
+  millrace generate runs/latest --prompt "the " --temperature 0.7 --top-k 40
 
 Results go to standard output, progress to standard error. Run folders are made under runs/.
 Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 10 diverged, 75 stopped and saved.

@@ -49,6 +49,29 @@ void for_part(const Parameter& p, int64_t begin, int64_t width, const F& f) {
             static_cast<size_t>(p.transposed ? c * rows + r : r * width + c));
 }
 
+void check_shape(const std::string& name, const std::vector<int64_t>& shape,
+                 const std::vector<int64_t>& expected) {
+  if (shape == expected) return;
+  throw Error({.code = ErrorCode::failure,
+               .what = "tensor " + name + " has another shape than the model",
+               .where = name,
+               .expected = Shape(expected).str(),
+               .got = shape.size() <= Shape::kMaxRank ? Shape(shape).str() : "too many dimensions",
+               .remedy = "load weights of a model with these sizes"});
+}
+
+WeightFolder::Found find_external(const WeightFolder& weights, const std::string& name) {
+  // A file of the bare model, without a head, leaves out the first word: "h.0.ln_1.weight".
+  WeightFolder::Found found = weights.find(name);
+  if (!found) found = weights.find(name.substr(name.find('.') + 1));
+  if (!found)
+    throw Error({.code = ErrorCode::failure,
+                 .what = "tensor " + name + " is missing",
+                 .where = weights.path().string(),
+                 .remedy = "load weights of a model with this config"});
+  return found;
+}
+
 }  // namespace
 
 std::vector<NamedTensor> to_external(const Parameter& p, std::vector<float> values) {
@@ -77,15 +100,7 @@ std::vector<float> from_external(const Parameter& p,
   const auto widths = widths_of(p);
   for (size_t i = 0; i < widths.size(); ++i) {
     const NamedTensor t = fetch(p.external[i]);
-    const auto expected = external_shape(p, widths[i]);
-    if (t.shape != expected)
-      throw Error(
-          {.code = ErrorCode::failure,
-           .what = "tensor " + t.name + " has another shape than the model",
-           .where = t.name,
-           .expected = Shape(expected).str(),
-           .got = t.shape.size() <= Shape::kMaxRank ? Shape(t.shape).str() : "too many dimensions",
-           .remedy = "load weights of a model with these sizes"});
+    check_shape(t.name, t.shape, external_shape(p, widths[i]));
     for_part(p, begin, widths[i],
              [&](size_t ours, size_t theirs) { values[ours] = t.values[theirs]; });
     begin += widths[i];
@@ -108,18 +123,21 @@ void save_model(const fs::path& folder, const Session& session, const Model& mod
   write_file(folder / "tokenizer.json", tokenizer_json);
 }
 
+void check_weights(const fs::path& folder, const Model& model) {
+  const WeightFolder weights(folder);
+  for (const Parameter& p : model.parameters()) {
+    const auto widths = widths_of(p);
+    for (size_t i = 0; i < widths.size(); ++i)
+      check_shape(p.external[i], find_external(weights, p.external[i]).entry->shape,
+                  external_shape(p, widths[i]));
+  }
+}
+
 void load_model(const fs::path& folder, Session& session, const Model& model) {
   const WeightFolder weights(folder);
   for (const Parameter& p : model.parameters()) {
     const auto values = from_external(p, [&](const std::string& name) {
-      // A file of the bare model, without a head, leaves out the first word: "h.0.ln_1.weight".
-      WeightFolder::Found found = weights.find(name);
-      if (!found) found = weights.find(name.substr(name.find('.') + 1));
-      if (!found)
-        throw Error({.code = ErrorCode::failure,
-                     .what = "tensor " + name + " is missing",
-                     .where = weights.path().string(),
-                     .remedy = "load weights of a model with this config"});
+      const WeightFolder::Found found = find_external(weights, name);
       return NamedTensor{name, found.entry->shape, found.file->to_f32(*found.entry)};
     });
     session.write<float>(p.name, values);

@@ -32,6 +32,9 @@ void save_model(const fs::path& folder, const Session& session, const Model& mod
                 const std::string& tokenizer_json);
 // Reads the weights of such a folder, or of a Hugging Face one (several files, other float types),
 // into the session; Error names a tensor that is missing or misshapen.
+// check_weights finds the same without a session: a config that its weights do not bear out is
+// refused before anything of its size is planned.
+void check_weights(const fs::path& folder, const Model& model);
 void load_model(const fs::path& folder, Session& session, const Model& model);
 
 }  // namespace millrace
