@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/load.h"
+#include "train/generate.h"
 
 namespace millrace {
 
@@ -36,6 +37,14 @@ struct RunsArguments {
   bool json = false;
 };
 int runs_command(const RunsArguments& arguments);
+
+struct GenerateArguments {
+  std::string folder;  // a checkpoint, a Hugging Face folder, or a run folder
+  std::string prompt, prompt_ids;
+  bool ids = false;  // tokens as numbers instead of text
+  GenerateOptions options;
+};
+int generate_command(const GenerateArguments& arguments);
 
 // Prints docs/CONFIG.md ("config") or docs/OPS.md ("ops"): pages generated from the schema and the
 // op cards.

@@ -24,6 +24,7 @@ constexpr const char* kHelp =
   millrace eval  RUN                       validation metrics of a trained model
   millrace runs                            every run here: state, progress, best metric, time
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
+  millrace generate RUN --prompt TEXT      text from a run, a checkpoint or a Hugging Face folder
   millrace docs config                     every config key with its meaning, default and range
   millrace docs ops                        every op of the engine with its kernels
 
@@ -33,6 +34,7 @@ Examples
   millrace train configs/lm-6x512.yaml --max-steps 20
   millrace plan configs/lm-6x512.yaml --memory 2GiB --why
   millrace plan configs/quickstart.yaml training.batch_size=256 --json
+  millrace generate runs/latest --prompt "the " --temperature 0.7 --top-k 40
 
 Signals to a training run: SIGINT or SIGTERM saves and stops (a second one stops at once), SIGUSR1 saves.
 Results go to standard output, progress to standard error. Run folders are made under runs/.
@@ -103,11 +105,39 @@ int run(int argc, char** argv) {
   CLI::App* runs_app = app.add_subcommand("runs", "list runs: state, progress, best metric, time");
   runs_app->add_option("FOLDER", runs.folder, "where runs are (runs)");
   runs_app->add_flag("--json", runs.json, "the same as a JSON list");
+  millrace::GenerateArguments generate;
+  CLI::App* generate_app = app.add_subcommand("generate", "text from a trained model");
+  generate_app
+      ->add_option("RUN", generate.folder,
+                   "run folder or name (its best checkpoint), a checkpoint, or a Hugging Face folder")
+      ->required();
+  generate_app->add_option("--prompt", generate.prompt, "what the text starts with");
+  generate_app->add_option("--prompt-ids", generate.prompt_ids,
+                           "the same as tokens, 1,2,3: for models whose tokenizer is not read");
+  generate_app->add_flag("--ids", generate.ids, "print tokens as numbers");
+  generate_app->add_option("--max-tokens", generate.options.max_tokens, "tokens to generate")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
+      ->capture_default_str();
+  generate_app
+      ->add_option("--temperature", generate.options.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  generate_app
+      ->add_option("--top-k", generate.options.top_k, "draw from the k likeliest tokens; 0: all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  generate_app
+      ->add_option("--top-p", generate.options.top_p,
+                   "draw from the likeliest tokens that together have this probability")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
+  generate_app->add_option("--seed", generate.options.seed, "everything random follows from it")
+      ->capture_default_str();
   std::string page = "config";
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train", "plan", "eval", "runs", "docs"};
+  const std::vector<std::string> commands{"train", "plan", "eval", "generate", "runs", "docs"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
@@ -140,6 +170,7 @@ int run(int argc, char** argv) {
     return millrace::train_command(train);
   }
   if (*plan_app) return millrace::plan_command(plan);
+  if (*generate_app) return millrace::generate_command(generate);
   return 0;
 }
 

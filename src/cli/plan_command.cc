@@ -89,6 +89,10 @@ int plan_command(const PlanArguments& arguments) {
                tokens = static_cast<double>(s.batch_size * s.max_length * s.grad_accum);
   const size_t layers = recompute_units(programs.step.graph).size();
   const Plan& step = programs.step;
+  // The step does not use the cache of generation, but its memory is there all the time.
+  auto at_peak = step.at_peak;
+  constexpr auto kCache = static_cast<size_t>(MemoryClass::cache);
+  at_peak[kCache] = programs.generation.decode.at_peak[kCache];
 
   if (arguments.json) {
     nlohmann::ordered_json j = {{"fits", fits},
@@ -104,7 +108,7 @@ int plan_command(const PlanArguments& arguments) {
                                  {{"cheap", programs.passes.recompute.cheap},
                                   {"whole_layers", programs.passes.recompute.whole_layers}}}};
     for (size_t c = 0; c < kMemoryClasses; ++c)
-      j["at_peak"][std::string(memory_class_name(static_cast<MemoryClass>(c)))] = step.at_peak[c];
+      j["at_peak"][std::string(memory_class_name(static_cast<MemoryClass>(c)))] = at_peak[c];
     if (arguments.why)
       for (NodeId id = 0; id < step.graph.size(); ++id)
         if (const KernelChoice& k = step.kernels[static_cast<size_t>(id)]; !k.name.empty())
@@ -125,13 +129,12 @@ int plan_command(const PlanArguments& arguments) {
   out += fmt::format("memory       {} arena ({} B), exact; whole process about {}\n",
                      human_bytes(need), with_commas(need), human_bytes(process));
   int64_t alive = 0;
-  for (int64_t b : step.at_peak) alive += b;
+  for (int64_t b : at_peak) alive += b;
   for (size_t c = 0; c < kMemoryClasses; ++c)
-    if (step.at_peak[c] > 0)
-      out +=
-          fmt::format("  {:<18} {:>12}  {:>5.1f} %\n",
-                      memory_class_name(static_cast<MemoryClass>(c)), human_bytes(step.at_peak[c]),
-                      100.0 * static_cast<double>(step.at_peak[c]) / static_cast<double>(need));
+    if (at_peak[c] > 0)
+      out += fmt::format("  {:<18} {:>12}  {:>5.1f} %\n",
+                         memory_class_name(static_cast<MemoryClass>(c)), human_bytes(at_peak[c]),
+                         100.0 * static_cast<double>(at_peak[c]) / static_cast<double>(need));
   if (need > alive)
     out +=
         fmt::format("  {:<18} {:>12}  {:>5.1f} %\n", "gaps, other plans", human_bytes(need - alive),

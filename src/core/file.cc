@@ -173,10 +173,15 @@ FileDigest digest_of_file(const fs::path& path) { return digest_of(MappedFile(pa
 void set_file_system(FileSystem* system) { current_system = system ? system : &real_system; }
 
 void create_folders(const fs::path& path) {
-  if (path.empty() || file_system().mkdir(path.c_str()) == 0) return;
-  if (errno == ENOENT && path.has_parent_path() && path.parent_path() != path) {
+  if (path.empty()) return;
+  int made = file_system().mkdir(path.c_str());
+  if (made != 0 && errno == ENOENT && path.has_parent_path() && path.parent_path() != path) {
     create_folders(path.parent_path());
-    if (file_system().mkdir(path.c_str()) == 0) return;
+    made = file_system().mkdir(path.c_str());
+  }
+  if (made == 0) {
+    sync_folder(path.parent_path());  // or a power cut takes the folder with all that is in it
+    return;
   }
   const int error = errno;
   std::error_code ignored;

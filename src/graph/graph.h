@@ -28,7 +28,7 @@ enum class Phase : uint8_t { forward, backward, optimizer };
 std::string_view phase_name(Phase phase);
 
 // What a leaf holds; decides where it lives and how memory is accounted.
-enum class Leaf : uint8_t { none, input, parameter, optimizer_state, gradient_buffer };
+enum class Leaf : uint8_t { none, input, parameter, optimizer_state, gradient_buffer, cache };
 
 struct Node {
   const OpCard* op = nullptr;

@@ -17,6 +17,8 @@ std::string_view memory_class_name(MemoryClass c) {
       return "optimizer state";
     case MemoryClass::gradients:
       return "gradients";
+    case MemoryClass::cache:
+      return "key/value cache";
     case MemoryClass::inputs:
       return "inputs";
     case MemoryClass::activations:
@@ -39,6 +41,8 @@ MemoryClass leaf_class(Leaf leaf) {
       return MemoryClass::optimizer_state;
     case Leaf::gradient_buffer:
       return MemoryClass::gradients;
+    case Leaf::cache:
+      return MemoryClass::cache;
     default:
       return MemoryClass::inputs;
   }

@@ -30,12 +30,13 @@ enum class MemoryClass : uint8_t {
   parameters,
   optimizer_state,
   gradients,
+  cache,
   inputs,
   activations,
   temporaries,
   workspace
 };
-constexpr size_t kMemoryClasses = 7;
+constexpr size_t kMemoryClasses = 8;
 std::string_view memory_class_name(MemoryClass c);
 constexpr int64_t kAlignment = 64;  // one cache line, one AVX-512 register
 inline int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }

@@ -11,6 +11,12 @@
 namespace millrace {
 namespace {
 
+// Where the tokens of a decode graph stand; in training they start at 0 and there is no cache.
+struct Cached {
+  Value position, positions;  // [], [B, T]
+  int64_t batch = 0, capacity = 0;
+};
+
 class Gpt : public Model {
  public:
   void declare(Schema& s) override {
@@ -184,20 +190,26 @@ class Gpt : public Model {
                 {{"gradients", b.training}, {"chunk_rows", 0}});
   }
 
-  Value build_logits(Builder& b, BatchShape shape) const override {
+  Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const override {
     Layers layers(b, parameters());
-    const Value x = trunk(layers, b.input("prompt", {{shape.batch, shape.length}, DType::i32}));
+    const Value tokens =
+        b.input(prompt_leaf(shape.length), {{shape.batch, shape.length}, DType::i32});
+    const Value position = b.input("position", {Shape{}, DType::i32});
     const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
+    const Value positions =
+        b.op("iota", {position}, {{"size", shape.length}, {"repeat", shape.batch}});
+    const Value x = trunk(layers, tokens, {position, positions, shape.batch, capacity});
     const Value last =
         b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, D_})});  // [B, D]
     return b.matmul(last, head_weight(layers), false, true);
   }
 
   int64_t vocab_size() const override { return V_; }
+  int64_t max_length() const override { return T_; }
 
   std::string external_config() const override {
     nlohmann::ordered_json j;
-    if (positions_ == "learned") {
+    if (is_gpt2()) {
       j = {{"architectures", {"GPT2LMHeadModel"}},
            {"model_type", "gpt2"},
            {"vocab_size", V_},
@@ -212,7 +224,7 @@ class Gpt : public Model {
            {"embd_pdrop", dropout_},
            {"attn_pdrop", dropout_},
            {"tie_word_embeddings", tied_}};
-    } else {
+    } else if (is_llama()) {
       j = {{"architectures", {"LlamaForCausalLM"}},
            {"model_type", "llama"},
            {"vocab_size", V_},
@@ -228,12 +240,146 @@ class Gpt : public Model {
            {"tie_word_embeddings", tied_},
            {"attention_bias", bias_},
            {"mlp_bias", bias_}};
+    } else {
+      // Other programs must not take it for a model they know.
+      j = {{"model_type", "millrace"},
+           {"millrace",
+            {{"family", "gpt"},
+             {"max_length", T_},
+             {"model",
+              {{"d_model", D_},
+               {"num_layers", L_},
+               {"num_heads", H_},
+               {"num_kv_heads", G_},
+               {"d_ff", F_},
+               {"vocab_size", V_},
+               {"positions", positions_},
+               {"norm", norm_},
+               {"norm_eps", eps_},
+               {"activation", activation_},
+               {"tied_embeddings", tied_},
+               {"bias", bias_},
+               {"dropout", dropout_},
+               {"rope_theta", theta_},
+               {"init_std", init_std_}}}}}};
     }
     j["torch_dtype"] = "float32";
     return j.dump(2) + "\n";
   }
 
+  bool read_external_config(const ExternalConfig& config) override {
+    const std::string type = config.text("model_type").value_or("");
+    if (type == "gpt2")
+      read_gpt2(config);
+    else if (type == "llama")
+      read_llama(config);
+    else
+      return type == "millrace" && read_own(config);
+    return true;
+  }
+
  private:
+  // The shapes that transformers has a class for.
+  bool is_gpt2() const {
+    return positions_ == "learned" && norm_ == "layer_norm" && bias_ && activation_ != "swiglu" &&
+           G_ == H_;
+  }
+  bool is_llama() const {
+    return positions_ == "rotary" && norm_ == "rms_norm" && activation_ == "swiglu";
+  }
+
+  static constexpr const char* kAnother = "a model without it";
+
+  void read_gpt2(const ExternalConfig& config) {
+    positions_ = "learned";
+    norm_ = "layer_norm";
+    bias_ = true;
+    V_ = config.required_integer("vocab_size", 2, 1 << 24);
+    D_ = config.required_integer("n_embd", 1, 65536);
+    L_ = config.required_integer("n_layer", 1, 1024);
+    H_ = G_ = config.required_integer("n_head", 1, 4096);
+    T_ = config.required_integer("n_positions", 1, 1 << 20);
+    F_ = config.integer("n_inner", 1, 1 << 20).value_or(4 * D_);
+    eps_ = config.number("layer_norm_epsilon", 0, 1).value_or(1e-5);
+    tied_ = config.boolean("tie_word_embeddings").value_or(true);
+    const std::string name = config.text("activation_function").value_or("gelu_new");
+    if (name == "gelu_new" || name == "gelu_pytorch_tanh")
+      activation_ = "gelu_tanh";
+    else if (name == "gelu" || name == "relu" || name == "silu")
+      activation_ = name;
+    else
+      config.refuse("activation_function", "gelu_new, gelu, relu or silu", kAnother);
+    if (D_ % H_ != 0)
+      config.refuse("n_head", fmt::format("a divisor of n_embd = {}", D_), "check the sizes");
+    if (!config.boolean("scale_attn_weights").value_or(true))
+      config.refuse("scale_attn_weights", "true", kAnother);
+    for (const char* field : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
+      if (config.boolean(field).value_or(false)) config.refuse(field, "false", kAnother);
+    if (config.has("quantization_config"))
+      config.refuse("quantization_config", "plain weights", kAnother);
+  }
+
+  void read_llama(const ExternalConfig& config) {
+    positions_ = "rotary";
+    norm_ = "rms_norm";
+    activation_ = "swiglu";
+    V_ = config.required_integer("vocab_size", 2, 1 << 24);
+    D_ = config.required_integer("hidden_size", 1, 65536);
+    F_ = config.required_integer("intermediate_size", 1, 1 << 20);
+    L_ = config.required_integer("num_hidden_layers", 1, 1024);
+    H_ = config.required_integer("num_attention_heads", 1, 4096);
+    G_ = config.integer("num_key_value_heads", 1, 4096).value_or(H_);
+    T_ = config.integer("max_position_embeddings", 1, 1 << 20).value_or(2048);
+    eps_ = config.number("rms_norm_eps", 0, 1).value_or(1e-6);
+    tied_ = config.boolean("tie_word_embeddings").value_or(false);
+    bias_ = config.boolean("attention_bias").value_or(false);
+    if (config.boolean("mlp_bias").value_or(false) != bias_)
+      config.refuse("mlp_bias", fmt::format("{}, as attention_bias", bias_), kAnother);
+    if (const std::string name = config.text("hidden_act").value_or("silu"); name != "silu")
+      config.refuse("hidden_act", "silu", kAnother);
+    if (D_ % H_ != 0 || D_ / H_ % 2 != 0)
+      config.refuse("num_attention_heads",
+                    fmt::format("a divisor of hidden_size = {} with an even quotient", D_),
+                    "check the sizes");
+    if (H_ % G_ != 0)
+      config.refuse("num_key_value_heads", fmt::format("a divisor of {} heads", H_),
+                    "check the sizes");
+    if (config.integer("head_dim", 1, 65536).value_or(D_ / H_) != D_ / H_)
+      config.refuse("head_dim", fmt::format("hidden_size / num_attention_heads = {}", D_ / H_),
+                    kAnother);
+    if (config.has("sliding_window")) config.refuse("sliding_window", "null", kAnother);
+    if (config.has("quantization_config"))
+      config.refuse("quantization_config", "plain weights", kAnother);
+    // transformers 5 writes rope_parameters; before, rope_theta and rope_scaling.
+    theta_ = config.number("rope_theta", 0, 1e12).value_or(10000);
+    for (const char* field : {"rope_parameters", "rope_scaling"}) {
+      const auto rope = config.object(field);
+      if (!rope) continue;
+      theta_ = rope->number("rope_theta", 0, 1e12).value_or(theta_);
+      for (const char* kind : {"rope_type", "type"})
+        if (rope->text(kind).value_or("default") != "default")
+          rope->refuse(kind, "default", "a model without scaled rotary positions");
+      if (rope->number("partial_rotary_factor", 0, 1).value_or(1) != 1)
+        rope->refuse("partial_rotary_factor", "1", kAnother);
+    }
+  }
+
+  // What external_config() wrote for a shape that has no name elsewhere.
+  bool read_own(const ExternalConfig& config) {
+    const auto own = config.object("millrace");
+    if (!own) config.refuse("millrace", "an object", "a config.json as Millrace wrote it");
+    if (own->text("family").value_or("") != "gpt") return false;
+    const auto keys = own->object("model");
+    if (!keys) own->refuse("model", "an object", "a config.json as Millrace wrote it");
+    const int64_t vocab_size = keys->required_integer("vocab_size", 2, 1 << 24);
+    Schema schema;
+    declare(schema);
+    schema.load_text(fmt::format("{{\"model\": {}}}", keys->json()), config.name());
+    schema.finish();
+    resolve(schema, vocab_size, own->required_integer("max_length", 1, 1 << 20));
+    return true;
+  }
+
   static std::vector<std::string> suffixed(std::vector<std::string> names, const char* suffix) {
     for (std::string& n : names) n += suffix;
     return names;
@@ -251,7 +397,7 @@ class Gpt : public Model {
   }
 
   // tokens -> [B, T, D], normalised.
-  Value trunk(Layers& layers, Value tokens) const {
+  Value trunk(Layers& layers, Value tokens, const Cached& cached = {}) const {
     Builder& b = layers.b;
     const int64_t T = b.shape(tokens).last();
     Value x;
@@ -262,19 +408,23 @@ class Gpt : public Model {
     if (positions_ == "learned") {
       const auto scope = b.scope("positions");
       Value table = layers.parameter("weight");  // [max T, D]
-      if (T < T_) table = b.op("embedding", {b.op("iota", {}, {{"size", T}}), table});
+      if (cached.capacity > 0)
+        table = b.op("embedding", {cached.positions, table});
+      else if (T < T_)
+        table = b.op("embedding", {b.op("iota", {}, {{"size", T}}), table});
       x = b.add(x, table);
     }
     x = b.dropout(x, dropout_);
     for (int64_t i = 0; i < L_; ++i) {
       const auto layer = b.layer(fmt::format("layers.{}", i));
-      x = b.add(x, b.dropout(attention(layers, layers.norm(x, "norm1", norm_, eps_)), dropout_));
+      x = b.add(
+          x, b.dropout(attention(layers, layers.norm(x, "norm1", norm_, eps_), cached), dropout_));
       x = b.add(x, b.dropout(mlp(layers, layers.norm(x, "norm2", norm_, eps_)), dropout_));
     }
     return layers.norm(x, "norm", norm_, eps_);
   }
 
-  Value attention(Layers& layers, Value x) const {
+  Value attention(Layers& layers, Value x, const Cached& cached) const {
     Builder& b = layers.b;
     const auto scope = b.scope("attention");
     const Attrs heads{{"heads", H_}, {"kv_heads", G_}, {"head_dim", D_ / H_}};
@@ -282,7 +432,21 @@ class Gpt : public Model {
     if (positions_ == "rotary") {
       Attrs attrs = heads;
       attrs.set({"theta", theta_});
-      qkv = b.op("rope", {qkv}, attrs);
+      std::vector<Value> in{qkv};
+      if (cached.capacity > 0) {
+        attrs.set({"positions", 1});
+        in.push_back(cached.positions);
+      }
+      qkv = b.op("rope", std::move(in), attrs);
+    }
+    if (cached.capacity > 0) {
+      const TensorType rows{{cached.batch, cached.capacity, G_ * (D_ / H_)}, DType::f32};
+      const Value keys = b.leaf(Leaf::cache, b.path("cache_k"), rows),
+                  values = b.leaf(Leaf::cache, b.path("cache_v"), rows);
+      const auto out = b.op_all("attention_cached", {qkv, keys, values, cached.position}, heads);
+      b.update(keys, out[1]);
+      b.update(values, out[2]);
+      return layers.linear(out[0], "output");
     }
     Attrs attrs = heads;
     attrs.set({"causal", 1});

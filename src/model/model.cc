@@ -23,4 +23,14 @@ std::unique_ptr<Model> make_model(std::string_view family) {
   return nullptr;
 }
 
+std::unique_ptr<Model> model_from_external_config(std::string_view json, const std::string& name) {
+  const ExternalConfig config(json, name);
+  for (const std::string& family : model_families()) {
+    auto model = make_model(family);
+    if (model->read_external_config(config)) return model;
+  }
+  config.refuse("model_type", "gpt2 or llama, or one that Millrace wrote",
+                "a model of a family that Millrace has");
+}
+
 }  // namespace millrace

@@ -9,6 +9,7 @@
 
 #include "graph/builder.h"
 #include "io/schema.h"
+#include "model/external_config.h"
 
 namespace millrace {
 
@@ -44,15 +45,25 @@ class Model {
   // Declares inputs "tokens", "targets" (i32 [B,T]) and "loss_scale" ([]); returns the loss:
   // loss_scale times the sum of the tokens' negative log-likelihoods.
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;
-  // Declares "prompt" (i32 [B,T]) and "prompt_row" (i32 [B], the rows of [B*T] to predict after);
-  // returns their logits [B, V].
-  virtual Value build_logits(Builder& b, BatchShape shape) const = 0;
+  // The graph of generation: T new tokens behind those that a key/value cache of `capacity` tokens
+  // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [], tokens in the cache) and
+  // "prompt_row" (i32 [B], the rows of [B*T] to predict after); returns their logits [B, V]. The
+  // caches are leaves of kind cache, the same in every plan of one batch and capacity.
+  virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
   virtual int64_t vocab_size() const = 0;
-  // The model as a Hugging Face style config.json.
+  virtual int64_t max_length() const = 0;  // longest sequence it has positions for
+  // The model as a Hugging Face style config.json, and back: false when the config is of another
+  // family, Error with the field when it is of this one but asks for what the family cannot do.
   virtual std::string external_config() const = 0;
+  virtual bool read_external_config(const ExternalConfig& config) = 0;
 };
+
+// The input of the new tokens: plans of different T share a session, so each has its own.
+inline std::string prompt_leaf(int64_t length) { return fmt::format("prompt{}", length); }
 
 std::vector<std::string> model_families();
 std::unique_ptr<Model> make_model(std::string_view family);
+// The model of a config.json; `name` is the file's, for messages.
+std::unique_ptr<Model> model_from_external_config(std::string_view json, const std::string& name);
 
 }  // namespace millrace

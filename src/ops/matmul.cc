@@ -2,6 +2,8 @@
 // and further inputs (bias, residual, saved pre-activation), put there by the epilogue fusion pass.
 #include "ops/matmul.h"
 
+#include <array>
+
 #include "ops/card.h"
 #include "ops/elementwise.h"
 
@@ -117,6 +119,24 @@ std::vector<OpCase> cases() {
   list.push_back({{normal_input({2, 3, 4}), normal_input({2, 3, 5})}, {{"ta", 1}}});
   list.push_back({{normal_input({0, 3}), normal_input({3, 4})}, {}});
   list.push_back({{normal_input({4, 0}), normal_input({0, 3})}, {}});
+  // Few rows: whole vectors and rests, more than one task, both layouts of B.
+  for (const bool tb : {false, true})
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 5, 7},
+                                  {1, 1061, 70},
+                                  {2, 300, 33},
+                                  {3, 257, 130},
+                                  {4, 1100, 41},
+                                  {1, 40, 5000}})
+      list.push_back({{normal_input({m, k}), normal_input(tb ? Shape{n, k} : Shape{k, n})},
+                      {{"tb", tb}},
+                      m * n * k < 1000});
+  list.push_back({{normal_input({1, 3, 40}), normal_input({40, 600}), normal_input({600}),
+                   normal_input({1, 3, 600})},
+                  {{"expr", "t0=add(a0,a1);t1=gelu_tanh(t0);t2=add(t1,a2)->t2,t0"}},
+                  false});
+  list.push_back({{normal_input({1, 50}), normal_input({700, 50}), normal_input({700})},
+                  {{"tb", 1}, {"expr", "t0=add(a0,a1)->t0"}},
+                  false});
   const Shape full{6, 5};
   list.push_back({{normal_input({6, 3}), normal_input({3, 5}), normal_input({5})},
                   {{"expr", "t0=add(a0,a1)->t0"}},
@@ -135,7 +155,7 @@ std::vector<OpCase> cases() {
 }
 
 // 2 layers x 256 and 6 layers x 512 at 4096 and 1024 tokens: forward, input gradient, weight
-// gradient, and a linear layer with bias and GELU.
+// gradient, and a linear layer with bias and GELU; then one token of GPT-2 124M.
 std::vector<OpCase> benchmarks() {
   std::vector<OpCase> list;
   for (const auto& [M, D] : {std::pair<int64_t, int64_t>{4096, 256}, {1024, 512}}) {
@@ -147,6 +167,10 @@ std::vector<OpCase> benchmarks() {
                     {{"expr", "t0=add(a0,a1);t1=gelu_tanh(t0)->t1,t0"}},
                     false});
   }
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}})
+    list.push_back({{normal_input({1, k}), normal_input({k, n})}, {}, false});
+  list.push_back({{normal_input({1, 768}), normal_input({50257, 768})}, {{"tb", 1}}, false});
   return list;
 }
 

@@ -1,5 +1,7 @@
-// Matrix products through oneDNN (cpu/gemm.h); the epilogue runs on each tile while it is in cache.
+// Matrix products: a few rows by loops of our own that stream the matrix (cpu/gemv.h), everything
+// else through oneDNN (cpu/gemm.h). The epilogue runs on each tile while it is in cache.
 #include "cpu/gemm.h"
+#include "cpu/gemv.h"
 #include "cpu/kernel.h"
 #include "cpu/tile_program.h"
 #include "ops/elementwise.h"
@@ -23,6 +25,7 @@ GemmShape gemm_shape(const OpSite& site) {
   return {s.m, s.n, s.k, s.ta, s.tb};
 }
 
+// What both kernels ask of an epilogue.
 std::string decline(const OpSite& site) {
   if (!site.attrs.find("expr")) return "";
   if (site.attrs.integer("batched", 0)) return "batched product with an epilogue";
@@ -41,16 +44,31 @@ std::string decline(const OpSite& site) {
   return "";
 }
 
-std::shared_ptr<const void> prepare(const OpSite& site) {
+std::string gemv_decline(const OpSite& site) {
+  const GemmShape s = gemm_shape(site);
+  if (site.attrs.integer("batched", 0)) return "batched product";
+  if (s.ta || s.m > kGemvRows) return fmt::format("{} {} of A", s.m, s.ta ? "columns" : "rows");
+  if (s.m == 0 || s.n == 0 || s.k == 0) return "nothing to add up";
+  return decline(site);
+}
+
+std::shared_ptr<Prepared> prepare_epilogue(const OpSite& site) {
   auto p = std::make_shared<Prepared>();
   p->shape = gemm_shape(site);
-  p->choice = gemm_choice(p->shape);
   p->has_epilogue = site.attrs.find("expr") != nullptr;
   if (!p->has_epilogue) return p;
   p->epilogue = Expression::parse(site.attrs.text("expr"), static_cast<int>(site.in.size()) - 1);
   p->layouts.resize(site.in.size() - 2);
   for (size_t i = 2; i < site.in.size(); ++i)
     operand_layout(site.in[i], site.out[0].shape, p->layouts[i - 2]);
+  return p;
+}
+
+std::shared_ptr<const void> gemv_prepare(const OpSite& site) { return prepare_epilogue(site); }
+
+std::shared_ptr<const void> prepare(const OpSite& site) {
+  auto p = prepare_epilogue(site);
+  p->choice = gemm_choice(p->shape);
   return p;
 }
 
@@ -103,6 +121,40 @@ void run(const Call& c) {
   }
 }
 
+int64_t gemv_workspace(const OpSite& site) {
+  const GemmShape s = gemm_shape(site);
+  return s.tb ? 0 : gemv_slabs(s.k) * s.m * s.n * static_cast<int64_t>(sizeof(float));
+}
+
+void gemv_run(const Call& c) {
+  const auto& p = *static_cast<const Prepared*>(c.prepared);
+  const GemmShape& s = p.shape;
+  const float *a = c.in(0), *b = c.in(1);
+  auto finish = [&](int64_t j0, int64_t j1) {
+    if (p.has_epilogue) run_epilogue(c, p, 0, s.m, j0, j1);
+  };
+  with_rows(s.m, [&](auto rows) {
+    constexpr int M = decltype(rows)::value;
+    if (s.tb) {
+      parallel_ranges(s.n, gemv_task_rows(s.k), [&](int64_t j0, int64_t j1) {
+        gemv_rows<M>(s.n, s.k, a, b, c.out(0), j0, j1);
+        finish(j0, j1);
+      });
+      return;
+    }
+    float* shares = c.scratch();
+    const int64_t slabs = gemv_slabs(s.k);
+    parallel_tasks(slabs, [&](int64_t slab) {
+      gemv_slab<M>(s.n, s.k, a, b, slab * kSlabRows, std::min(s.k, (slab + 1) * kSlabRows),
+                   shares + slab * M * s.n);
+    });
+    parallel_ranges(s.n, kTile, [&](int64_t j0, int64_t j1) {
+      gemv_add_shares(M, s.n, slabs, shares, c.out(0), j0, j1);
+      finish(j0, j1);
+    });
+  });
+}
+
 std::string detail(const OpSite& site) { return gemm_choice(gemm_shape(site)).str(); }
 
 }  // namespace
@@ -110,4 +162,9 @@ std::string detail(const OpSite& site) { return gemm_choice(gemm_shape(site)).st
 
 MR_CPU_KERNELS(
     matmul,
+    {.name = "gemv",
+     .decline = gemv_decline,
+     .workspace_bytes = gemv_workspace,
+     .prepare = gemv_prepare,
+     .run = gemv_run},
     {.name = "onednn", .decline = decline, .prepare = prepare, .run = run, .detail = detail})

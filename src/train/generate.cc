@@ -3,44 +3,110 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/clock.h"
 #include "core/rng.h"
+#include "train/program.h"
 
 namespace millrace {
 
-int32_t sample_token(const float* logits, int64_t n, double temperature, double uniform) {
-  const auto best = static_cast<int32_t>(std::max_element(logits, logits + n) - logits);
-  if (!(temperature > 0)) return best;
-  double sum = 0;
-  for (int64_t v = 0; v < n; ++v) sum += std::exp((logits[v] - logits[best]) / temperature);
-  double left = uniform * sum;
-  for (int64_t v = 0; v < n; ++v) {
-    left -= std::exp((logits[v] - logits[best]) / temperature);
+int32_t sample_token(std::span<const float> logits, const GenerateOptions& options,
+                     double uniform) {
+  const auto best =
+      static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  if (!(options.temperature > 0)) return static_cast<int32_t>(best);
+  const double top = logits[best];
+  std::vector<double> weight(logits.size());
+  for (size_t v = 0; v < logits.size(); ++v)
+    weight[v] = std::exp((static_cast<double>(logits[v]) - top) / options.temperature);
+  std::vector<size_t> order(logits.size());  // of the tokens that can be drawn
+  for (size_t v = 0; v < order.size(); ++v) order[v] = v;
+  auto likelier = [&](size_t a, size_t b) {
+    return weight[a] != weight[b] ? weight[a] > weight[b] : a < b;
+  };
+  if (const auto k = static_cast<size_t>(options.top_k); options.top_k > 0 && k < order.size()) {
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k), order.end(),
+                     likelier);
+    order.resize(k);
+  }
+  auto sum_of = [&] {
+    double sum = 0;
+    for (size_t v : order) sum += weight[v];
+    return sum;
+  };
+  if (options.top_p < 1) {
+    std::sort(order.begin(), order.end(), likelier);
+    const double wanted = options.top_p * sum_of();
+    double sum = 0;
+    size_t kept = 0;
+    while (kept < order.size() && (kept == 0 || sum < wanted)) sum += weight[order[kept++]];
+    order.resize(kept);
+  }
+  std::sort(order.begin(), order.end());
+  double left = uniform * sum_of();
+  for (size_t v : order) {
+    left -= weight[v];
     if (left < 0) return static_cast<int32_t>(v);
   }
-  return best;
+  return static_cast<int32_t>(best);  // rounding used up the last weight
 }
 
-std::vector<int32_t> generate(Session& session, size_t plan, int64_t allowed,
-                              std::vector<int32_t> tokens, const GenerateOptions& options) {
+Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed,
+                   std::vector<int32_t> prompt, const GenerateOptions& options,
+                   const std::function<bool(int32_t)>& on_token) {
+  MR_CHECK(!prompt.empty(), "an empty prompt");
+  const auto capacity = static_cast<size_t>(plans.capacity);
+  const auto chunk = static_cast<size_t>(prefill_chunk(plans.capacity));
   RandomStream random(options.seed, RandomUse::generate);
-  const int64_t window = session.type("prompt").numel();
-  std::vector<int32_t> padded(static_cast<size_t>(window));
-  const auto goal = tokens.size() + static_cast<size_t>(options.length);
-  while (tokens.size() < goal) {
-    // The last `window` tokens, left-aligned; causal attention ignores what stands after them.
-    const size_t used = std::min(tokens.size(), static_cast<size_t>(window));
-    std::fill(padded.begin(), padded.end(), 0);
-    std::copy(tokens.end() - static_cast<std::ptrdiff_t>(used), tokens.end(), padded.begin());
-    const auto row = static_cast<int32_t>(used) - 1;
-    session.write<int32_t>("prompt", padded);
+  Generated g;
+  g.tokens = std::move(prompt);
+  std::vector<int32_t> padded(chunk);
+  size_t from = 0, cached = 0;  // the cache holds tokens [from, from + cached)
+  // Puts tokens behind those in the cache; afterwards the logits are those behind the last.
+  auto run = [&](size_t plan, std::span<const int32_t> tokens, size_t count) {
+    const auto position = static_cast<int32_t>(cached), row = static_cast<int32_t>(count) - 1;
+    session.write<int32_t>(prompt_leaf(std::ssize(tokens)), tokens);
+    session.write<int32_t>("position", std::span(&position, 1));
     session.write<int32_t>("prompt_row", std::span(&row, 1));
     session.run(plan);
-    const auto logits = session.output(plan, "logits");
-    tokens.push_back(sample_token(logits.data(),
-                                  std::min(static_cast<int64_t>(logits.size()), allowed),
-                                  options.temperature, random.uniform()));
+    cached += count;
+  };
+  for (int64_t i = 0; i < options.max_tokens; ++i) {
+    if (g.tokens.size() - from > capacity) {
+      from = g.tokens.size() - std::max<size_t>(1, capacity / 2);
+      cached = 0;
+    }
+    const int64_t start = now_ns();
+    size_t plan = plans.decode;
+    if (const auto waiting = std::span<const int32_t>(g.tokens).subspan(from + cached);
+        waiting.size() == 1) {
+      run(plans.decode, waiting, 1);
+      g.decode_seconds += seconds_since(start);
+      ++g.decoded;
+    } else {
+      plan = plans.prefill;
+      for (size_t at = 0; at < waiting.size(); at += chunk) {
+        const auto part = waiting.subspan(at, std::min(chunk, waiting.size() - at));
+        // What fills up the last chunk stands behind the tokens, where nobody sees it.
+        std::fill(std::copy(part.begin(), part.end(), padded.begin()), padded.end(), 0);
+        run(plans.prefill, padded, part.size());
+      }
+      g.prefill_seconds += seconds_since(start);
+      g.prefilled += std::ssize(waiting);
+    }
+    auto logits = session.output(plan, "logits");
+    if (std::ssize(logits) > allowed) logits.resize(static_cast<size_t>(allowed));
+    for (float logit : logits)
+      if (!std::isfinite(logit))
+        throw Error({.code = ErrorCode::failure,
+                     .what = "the model's logits are not finite",
+                     .where = fmt::format("behind token {}", g.tokens.size()),
+                     .expected = "finite numbers",
+                     .got = fmt::format("{}", logit),
+                     .remedy = "weights of a model that did not diverge"});
+    g.tokens.push_back(sample_token(logits, options, random.uniform()));
+    if (on_token && !on_token(g.tokens.back())) break;
   }
-  return tokens;
+  return g;
 }
 
 }  // namespace millrace

@@ -1,8 +1,9 @@
-// Text from a model: one token after another, each drawn from the distribution after the last
-// window.
+// Text from a model: the prompt goes into the key/value cache by chunks, then token after token,
+// each drawn from the distribution after the last.
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "exec/session.h"
@@ -10,17 +11,38 @@
 namespace millrace {
 
 struct GenerateOptions {
-  int64_t length = 300;
+  int64_t max_tokens = 300;
   double temperature = 0.8;  // 0: the likeliest token
+  int64_t top_k = 0;         // only the k likeliest tokens; 0: all
+  double top_p = 1;          // only the likeliest tokens that together have this probability
   uint64_t seed = 1;
 };
 
-// `session` runs plan `plan`, a logits graph of batch one; `allowed` tokens of the vocabulary can
-// be drawn (the tokenizer may have fewer than the model).
-std::vector<int32_t> generate(Session& session, size_t plan, int64_t allowed,
-                              std::vector<int32_t> prompt, const GenerateOptions& options);
+struct Generated {
+  std::vector<int32_t> tokens;  // the prompt and what follows it
+  int64_t prefilled = 0, decoded = 0;
+  double prefill_seconds = 0, decode_seconds = 0;  // of the two plans
+};
 
-// Draws from logits[0, n) at a temperature, with a uniform number in [0, 1).
-int32_t sample_token(const float* logits, int64_t n, double temperature, double uniform);
+// Where in a session DecodePlans stand, and the tokens their cache holds.
+struct GeneratePlans {
+  size_t prefill, decode;
+  int64_t capacity;
+};
+
+// `allowed` tokens of the vocabulary can be drawn (the tokenizer may have fewer than the model).
+// `on_token` sees each new token as soon as it is drawn; false ends the text there.
+//
+// A text that outgrows the cache goes on with its newer half: those tokens are put in anew from
+// position 0, so that the model sees between half the capacity and all of it. A prompt that is
+// longer than the cache is cut the same way. The prompt must not be empty.
+Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed,
+                   std::vector<int32_t> prompt, const GenerateOptions& options,
+                   const std::function<bool(int32_t)>& on_token = {});
+
+// Draws a token with a uniform number in [0, 1): temperature first, then the top_k likeliest of
+// what is there, then top_p of what is left. Of equally likely tokens the one with the lower id
+// counts as likelier. The logits must be finite.
+int32_t sample_token(std::span<const float> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace millrace

@@ -5,20 +5,24 @@
 
 namespace millrace {
 
-double spike_sigma(std::deque<double>& recent, double loss, double limit) {
+double spike_sigma(LossHistory& history, double loss, double limit) {
   if (!std::isfinite(loss)) return 0;
+  auto& recent = history.recent;
   double sigma = 0;
-  if (recent.size() >= kSpikeLeast) {
+  if (std::ssize(recent) >= kSpikeLeast) {
     double mean = 0, variance = 0;
     const auto n = static_cast<double>(recent.size());
     for (const double v : recent) mean += v / n;
     for (const double v : recent) variance += (v - mean) * (v - mean) / n;
-    const double deviation = std::max({std::sqrt(variance), 0.01 * std::fabs(mean), 1e-12});
-    sigma = (loss - mean) / deviation;
-    if (limit > 0 && sigma > limit) loss = mean + limit * deviation;
+    sigma = (loss - mean) / std::max({std::sqrt(variance), 0.01 * std::fabs(mean), 1e-12});
   }
+  if (limit > 0 && sigma > limit) {
+    if (++history.spikes_in_a_row >= kSpikeLeast) history = {};
+    return sigma;
+  }
+  history.spikes_in_a_row = 0;
   recent.push_back(loss);
-  if (recent.size() > kSpikeWindow) recent.pop_front();
+  if (std::ssize(recent) > kSpikeWindow) recent.pop_front();
   return sigma;
 }
 

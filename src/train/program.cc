@@ -171,15 +171,22 @@ Graph build_eval_graph(const Model& model, BatchShape shape) {
   return b.finish();
 }
 
-Graph build_logits_graph(const Model& model, BatchShape shape) {
+Graph build_decode_graph(const Model& model, BatchShape shape, int64_t capacity) {
   Builder b;
   b.training = false;
-  b.output("logits", model.build_logits(b, shape));
+  b.output("logits", model.build_decode(b, shape, capacity));
   return b.finish();
 }
 
+DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
+                              KernelChooser& chooser) {
+  const BatchShape chunk{1, prefill_chunk(capacity)};
+  return {make_plan(build_decode_graph(model, chunk, capacity), options, chooser),
+          make_plan(build_decode_graph(model, {1, 1}, capacity), options, chooser)};
+}
+
 std::vector<const Plan*> Programs::plans() const {
-  std::vector<const Plan*> list{&step, &evaluate, &sample};
+  std::vector<const Plan*> list{&step, &evaluate, &generation.prefill, &generation.decode};
   if (accumulate) list.push_back(&*accumulate);
   return list;
 }
@@ -190,17 +197,18 @@ Programs make_programs(const Model& model, const Settings& settings, BatchShape 
   const std::optional<Graph> accumulate =
       settings.grad_accum > 1 ? std::optional(build_accumulate_graph(model, settings, shape))
                               : std::nullopt;
-  const Graph evaluate = build_eval_graph(model, shape),
-              sample = build_logits_graph(model, {1, shape.length});
-  auto attempt = [&](const PassOptions& options) {
-    Programs p{make_plan(step, options, chooser), std::nullopt,
-               make_plan(evaluate, options, chooser), make_plan(sample, options, chooser), options};
-    if (accumulate) p.accumulate = make_plan(*accumulate, options, chooser);
+  const Graph evaluate = build_eval_graph(model, shape);
+  PassOptions options;
+  options.off.insert(settings.passes_off.begin(), settings.passes_off.end());
+  // What a memory limit changes is the training graph's.
+  const DecodePlans generation = make_decode_plans(model, shape.length, options, chooser);
+  auto attempt = [&](const PassOptions& with) {
+    Programs p{make_plan(step, with, chooser), std::nullopt, make_plan(evaluate, with, chooser),
+               generation, with};
+    if (accumulate) p.accumulate = make_plan(*accumulate, with, chooser);
     return p;
   };
   const int64_t limit = settings.memory_limit, layers = std::ssize(recompute_units(step));
-  PassOptions options;
-  options.off.insert(settings.passes_off.begin(), settings.passes_off.end());
   Programs programs = attempt(options);
   auto fits = [&](const Programs& p) { return limit == 0 || p.total_bytes() <= limit; };
   // Recomputation changes no bit of the losses, so it comes first: norms and activations again,

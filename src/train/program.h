@@ -1,6 +1,7 @@
 // The programs of a training run: graphs for a step, an accumulation micro-step and an evaluation,
 // and their Plans under a memory limit.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -21,17 +22,26 @@ namespace millrace {
 Graph build_step_graph(const Model& model, const Settings& settings, BatchShape shape);
 // The other micro-batches: buffer = accumulate_beta * buffer + gradient.
 Graph build_accumulate_graph(const Model& model, const Settings& settings, BatchShape shape);
-Graph build_eval_graph(const Model& model, BatchShape shape);    // output loss
-Graph build_logits_graph(const Model& model, BatchShape shape);  // output logits
+Graph build_eval_graph(const Model& model, BatchShape shape);  // output loss
+// T new tokens behind a key/value cache (Model::build_decode); output logits.
+Graph build_decode_graph(const Model& model, BatchShape shape, int64_t capacity);
+
+// Generation of one sequence over one cache: the prompt goes in by chunks, then token by token.
+struct DecodePlans {
+  Plan prefill, decode;
+};
+inline int64_t prefill_chunk(int64_t capacity) { return std::min<int64_t>(64, capacity); }
+DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
+                              KernelChooser& chooser);
 
 // Indices into Programs::plans(), and so into a Session made of them.
-enum ProgramIndex : size_t { kStepPlan, kEvaluatePlan, kSamplePlan, kAccumulatePlan };
+enum ProgramIndex : size_t { kStepPlan, kEvaluatePlan, kPrefillPlan, kDecodePlan, kAccumulatePlan };
 
 struct Programs {
   Plan step;
   std::optional<Plan> accumulate;
   Plan evaluate;
-  Plan sample;  // logits of one sequence
+  DecodePlans generation;  // of sample text, with a cache of training.max_length tokens
   PassOptions passes;
 
   std::vector<const Plan*> plans() const;

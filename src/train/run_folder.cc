@@ -104,7 +104,9 @@ fs::path RunFolder::find(const fs::path& runs, const std::string& what) {
                .where = what,
                .expected = "a run folder (with run.json), the name of a run under " +
                            quote(runs.string()) + ", or a checkpoint of a run",
-               .got = fs::exists(what) ? "something else" : "nothing there",
+               .got = fs::is_directory(what) ? "a folder without run.json"
+                      : fs::exists(what)     ? "a file"
+                                             : "nothing there",
                .remedy = "`millrace runs` lists the runs"});
 }
 

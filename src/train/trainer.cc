@@ -86,9 +86,12 @@ class Loop {
     else
       data_.tokenizer->encode(s_.sample_prompt, "sample.prompt", prompt);
     const WithAverage weights(*this);
-    return data_.tokenizer->decode(
-        generate(session_, kSamplePlan, data_.tokenizer->vocab_size(), prompt,
-                 {s_.sample_length, s_.sample_temperature, static_cast<uint64_t>(s_.seed)}));
+    return data_.tokenizer->decode(generate(session_, {kPrefillPlan, kDecodePlan, s_.max_length},
+                                            data_.tokenizer->vocab_size(), prompt,
+                                            {.max_tokens = s_.sample_length,
+                                             .temperature = s_.sample_temperature,
+                                             .seed = static_cast<uint64_t>(s_.seed)})
+                                       .tokens);
   }
 
  private:
@@ -245,7 +248,7 @@ class Loop {
     state_.window.add(loss);
     state_.epoch.add(loss);
     if (s_.health.spike_sigma <= 0) return;
-    const double sigma = spike_sigma(state_.recent_losses, loss, s_.health.spike_sigma);
+    const double sigma = spike_sigma(state_.losses, loss, s_.health.spike_sigma);
     if (sigma > s_.health.spike_sigma)
       note(fmt::format("update {}: loss {:.4f} is {:.1f} standard deviations above the last ones",
                        state_.step, loss, sigma));
@@ -255,12 +258,12 @@ class Loop {
   void not_finite(double loss) {
     ++state_.skipped;
     ++state_.skipped_in_a_row;
+    const bool enough = state_.skipped_in_a_row >= s_.health.max_skipped;
+    const std::string culprit = enough ? session_.first_nonfinite(kStepPlan) : "";
     note(fmt::format("update {}: loss {}, gradient norm {}; nothing was written", state_.step, loss,
                      norm_));
     if (run_)
       run_->metrics("skipped", state_.step, {{"train/loss", loss}, {"train/grad_norm", norm_}});
-    const bool enough = state_.skipped_in_a_row >= s_.health.max_skipped;
-    const std::string culprit = enough ? session_.first_nonfinite(kStepPlan) : "";
     for (const Parameter& p : model_.parameters())  // must not live on in the gradient buffers
       if (session_.has("gradient." + p.name))
         session_.write<float>("gradient." + p.name,
@@ -296,6 +299,7 @@ class Loop {
       begin_anew();
     state_.samples = before.samples;
     state_.skipped = before.skipped;
+    state_.skipped_in_a_row = 0;
     state_.rollbacks = before.rollbacks + 1;
     saved_step_ = -1;  // the state is not the one on disk: it has moved on in the data
     note(fmt::format("rolled back from update {} to {}{}; the data in between is passed over",

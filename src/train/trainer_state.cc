@@ -36,7 +36,8 @@ void visit(State& s, const Visit& field) {
   field("skipped_updates", s.skipped);
   field("skipped_in_a_row", s.skipped_in_a_row);
   field("rollbacks", s.rollbacks);
-  field("recent_losses", s.recent_losses);
+  field("recent_losses", s.losses.recent);
+  field("spikes_in_a_row", s.losses.spikes_in_a_row);
   field("train_runtime", s.seconds);
   field("metrics_bytes", s.metrics_bytes);
   field("data_digest", s.data_digest);

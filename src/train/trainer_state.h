@@ -3,9 +3,10 @@
 // Hugging Face Trainer uses where it has them.
 #pragma once
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <string_view>
+
+#include "train/health.h"
 
 namespace millrace {
 
@@ -35,7 +36,7 @@ struct TrainerState {
   double last_metric = 0;
 
   int64_t skipped = 0, skipped_in_a_row = 0, rollbacks = 0;
-  std::deque<double> recent_losses;  // what a spike is judged against
+  LossHistory losses;  // what a spike is judged against
 
   double seconds = 0;        // of training, over all sittings
   int64_t metrics_bytes = 0;  // length of metrics.jsonl that belongs to this state

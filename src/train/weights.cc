@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/rng.h"
+#include "io/weight_folder.h"
 
 namespace millrace {
 
@@ -34,14 +35,41 @@ std::vector<int64_t> shape_of_part(const Parameter& p, int64_t width) {
   return p.transposed ? std::vector<int64_t>{width, in} : std::vector<int64_t>{in, width};
 }
 
-// Calls f(index in ours, index in the part) for every element of part [begin, begin + width).
+// Calls f(index in ours, index in the part) for every element of part [begin, begin + width), in
+// squares: a transposition row by row would touch a cache line for every element.
 template <typename F>
 void for_part(const Parameter& p, int64_t begin, int64_t width, const F& f) {
+  constexpr int64_t kSquare = 32;
   const int64_t rows = p.shape.rows(), last = p.shape.last();
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < width; ++c)
-      f(static_cast<size_t>(r * last + begin + c),
-        static_cast<size_t>(p.transposed ? c * rows + r : r * width + c));
+  for (int64_t r0 = 0; r0 < rows; r0 += kSquare)
+    for (int64_t c0 = 0; c0 < width; c0 += kSquare)
+      for (int64_t r = r0; r < std::min(rows, r0 + kSquare); ++r)
+        for (int64_t c = c0; c < std::min(width, c0 + kSquare); ++c)
+          f(static_cast<size_t>(r * last + begin + c),
+            static_cast<size_t>(p.transposed ? c * rows + r : r * width + c));
+}
+
+void check_shape(const std::string& name, const std::vector<int64_t>& shape,
+                 const std::vector<int64_t>& expected) {
+  if (shape == expected) return;
+  throw Error({.code = ErrorCode::failure,
+               .what = "tensor " + name + " has another shape than the model",
+               .where = name,
+               .expected = Shape(expected).str(),
+               .got = shape.size() <= Shape::kMaxRank ? Shape(shape).str() : "too many dimensions",
+               .remedy = "load weights of a model with these sizes"});
+}
+
+WeightFolder::Found find_external(const WeightFolder& weights, const std::string& name) {
+  // A file of the bare model, without a head, leaves out the first word: "h.0.ln_1.weight".
+  WeightFolder::Found found = weights.find(name);
+  if (!found) found = weights.find(name.substr(name.find('.') + 1));
+  if (!found)
+    throw Error({.code = ErrorCode::failure,
+                 .what = "tensor " + name + " is missing",
+                 .where = weights.path().string(),
+                 .remedy = "load weights of a model with this config"});
+  return found;
 }
 
 }  // namespace
@@ -76,15 +104,7 @@ std::vector<float> from_external(const Parameter& p,
   const auto widths = widths_of(p);
   for (size_t i = 0; i < widths.size(); ++i) {
     const NamedTensor t = fetch(p.external[i]);
-    const auto expected = shape_of_part(p, widths[i]);
-    if (t.shape != expected)
-      throw Error(
-          {.code = ErrorCode::failure,
-           .what = "tensor " + t.name + " has another shape than the model",
-           .where = t.name,
-           .expected = Shape(expected).str(),
-           .got = t.shape.size() <= Shape::kMaxRank ? Shape(t.shape).str() : "too many dimensions",
-           .remedy = "load weights of a model with these sizes"});
+    check_shape(t.name, t.shape, shape_of_part(p, widths[i]));
     for_part(p, begin, widths[i],
              [&](size_t ours, size_t theirs) { values[ours] = t.values[theirs]; });
     begin += widths[i];
@@ -92,18 +112,23 @@ std::vector<float> from_external(const Parameter& p,
   return values;
 }
 
+void check_weights(const fs::path& folder, const Model& model) {
+  const WeightFolder weights(folder);
+  for (const Parameter& p : model.parameters()) {
+    const auto widths = widths_of(p);
+    for (size_t i = 0; i < widths.size(); ++i)
+      check_shape(p.external[i], find_external(weights, p.external[i]).entry->shape,
+                  shape_of_part(p, widths[i]));
+  }
+}
+
 void load_model(const fs::path& folder, Session& session, const Model& model,
                 const std::string& prefix) {
-  const SafetensorsFile file(folder / "model.safetensors");
+  const WeightFolder weights(folder);
   for (const Parameter& p : model.parameters()) {
     const auto values = from_external(p, [&](const std::string& name) {
-      const auto* entry = file.find(name);
-      if (!entry)
-        throw Error({.code = ErrorCode::failure,
-                     .what = "tensor " + name + " is missing",
-                     .where = (folder / "model.safetensors").string(),
-                     .remedy = "load weights of a model with this config"});
-      return NamedTensor{name, entry->shape, file.to_f32(*entry)};
+      const WeightFolder::Found found = find_external(weights, name);
+      return NamedTensor{name, found.entry->shape, found.file->to_f32(*found.entry)};
     });
     session.write<float>(prefix + p.name, values);
   }

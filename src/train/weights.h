@@ -31,8 +31,11 @@ std::vector<NamedTensor> to_external(const Parameter& parameter, const std::vect
 std::vector<float> from_external(const Parameter& parameter,
                                  const std::function<NamedTensor(const std::string&)>& fetch);
 
-// Reads model.safetensors of a folder into the session's leaves `prefix` + parameter; Error names a
-// tensor that is missing or misshapen.
+// Reads the weights of a checkpoint folder, or of a Hugging Face one (several files, other float
+// types), into the session's leaves `prefix` + parameter; Error names a tensor that is missing or
+// misshapen. check_weights finds the same without a session: a config that its weights do not bear
+// out is refused before anything of its size is planned.
+void check_weights(const fs::path& folder, const Model& model);
 void load_model(const fs::path& folder, Session& session, const Model& model,
                 const std::string& prefix = "");
 

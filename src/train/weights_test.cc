@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -226,6 +227,42 @@ TEST(SavedModel, OfAnotherModelIsRefusedWithTheTensorNamed) {
                 .find("transformer.h.2.ln_1.weight is missing"),
             std::string::npos);
   EXPECT_NE(message(kLlama).find("model.embed_tokens.weight is missing"), std::string::npos);
+  fs::remove_all(folder);
+}
+
+// As the ecosystem stores models: without a head, in several files, in 16 bits.
+TEST(SavedModel, BareModelInShardsOf16Bits) {
+  const fs::path folder = fresh_folder("shards");
+  Loaded saved(kGpt2, 1), other(kGpt2, 2);
+  create_folders(folder);
+  std::string map;
+  int count = 0;
+  for (const Parameter& p : saved.model->parameters()) {
+    auto values = saved.session->read<float>(p.name);
+    std::vector<uint16_t> bits;
+    for (float& v : values) {
+      bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(v) >> 16));
+      v = std::bit_cast<float>(static_cast<uint32_t>(bits.back()) << 16);
+    }
+    saved.session->write<float>(p.name, values);
+    ASSERT_EQ(p.external.size(), 1u);
+    const std::string name = p.external[0].substr(std::string("transformer.").size()),
+                      file = fmt::format("part-{}.safetensors", count++);
+    const TensorToWrite tensor{name, "BF16", std::vector<int64_t>(p.shape.begin(), p.shape.end()),
+                               std::as_bytes(std::span(bits))};
+    write_safetensors(folder / file, std::span(&tensor, 1), {});
+    map += fmt::format("{}\"{}\": \"{}\"", map.empty() ? "" : ", ", name, file);
+  }
+  write_file(folder / "model.safetensors.index.json", "{\"weight_map\": {" + map + "}}");
+  check_weights(folder, *other.model);
+  load_model(folder, *other.session, *other.model);
+  for (const Parameter& p : saved.model->parameters())
+    EXPECT_EQ(saved.session->read<float>(p.name), other.session->read<float>(p.name)) << p.name;
+  EXPECT_THROW(check_weights(folder, *Loaded(kLlama, 1).model), Error);
+  EXPECT_THROW(check_weights(folder, *Loaded("d_model: 8, num_layers: 3, num_heads: 2", 1).model),
+               Error);
+  EXPECT_THROW(check_weights(folder, *Loaded("d_model: 16, num_layers: 2, num_heads: 2", 1).model),
+               Error);
   fs::remove_all(folder);
 }
 

@@ -174,7 +174,7 @@ refused "run name that is a path" 2 'run_name' 'expected:' 'remedy:' -- train go
 run plan good.yaml
 problem=
 [ "$code" -eq 0 ] || problem+="  exit code $code"
-for word in parameters compute memory 'fits         yes' 'largest that fits' passes; do
+for word in parameters compute memory 'key/value cache' 'fits         yes' 'largest that fits' passes; do
   grep -qF -e "$word" "$work/out" || problem+="  the report lacks \`$word\`"$'\n'
 done
 [ -s "$work/err" ] && problem+="  it wrote to standard error"
@@ -280,6 +280,55 @@ run train good.yaml --run-name other --max-steps 2 training.grad_accum=2
 report "--run-name, --max-steps and accumulation" "$([ "$code" -eq 0 ] && [ -d runs/other ] && [ "$(field step runs/latest/run.json)" = 2 ] || echo "  exit code $code")"
 run train good.yaml runs_folder=elsewhere/deep
 report "runs_folder" "$([ "$code" -eq 0 ] && [ -s elsewhere/deep/latest/run.json ] || echo "  exit code $code")"
+
+# --- generate
+checkpoint=$first/checkpoints/checkpoint-3
+run generate "$first" --prompt the --max-tokens 40 --seed 3 # more than max_length
+cp "$work/out" "$work/text"
+report "generate from a run folder" "$([ "$code" -eq 0 ] && [ "$(wc -m <"$work/out")" -eq 40 ] && grep -q 'tok/s' "$work/err" || echo "  exit code $code, $(wc -m <"$work/out") characters")"
+run generate "$checkpoint" --prompt the --max-tokens 40 --seed 3
+report "the same from the checkpoint" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code, or another text")"
+run generate "$checkpoint" --prompt the --max-tokens 40 --seed 4
+report "another seed, another text" "$([ "$code" -eq 0 ] && ! cmp -s "$work/text" "$work/out" || echo "  exit code $code, or the same text")"
+run generate "$checkpoint" --prompt-ids 1,2,3 --ids --max-tokens 5 --temperature 0 --top-k 3 --top-p 0.5
+report "generate --prompt-ids --ids" "$([ "$code" -eq 0 ] && grep -qxE '([0-9]+ ){5}' "$work/out" && [ "$(wc -l <"$work/out")" -eq 1 ] || echo "  exit code $code")"
+run generate "$checkpoint" --prompt the --max-tokens 0
+report "no tokens" "$([ "$code" -eq 0 ] && [ ! -s "$work/out" ] || echo "  exit code $code, or some text")"
+run train good.yaml --run-name bytes --max-steps 1 data.tokenizer=byte model.positions=rotary model.num_kv_heads=1
+run generate runs/bytes/* --prompt 'é☃' --max-tokens 300 --temperature 20
+report "bytes come out as UTF-8, from a shape without a name elsewhere" "$([ "$code" -eq 0 ] && iconv -f UTF-8 -t UTF-8 "$work/out" >/dev/null && [ "$(wc -m <"$work/out")" -gt 100 ] || echo "  exit code $code, or not UTF-8")"
+run generate "$checkpoint" --prompt the --max-tokens 5 >/dev/null
+timeout 120 "$binary" generate "$checkpoint" --prompt the --max-tokens 5 >/dev/full 2>"$work/err"
+report "standard output that cannot be written" "$([ $? -eq 1 ] && grep -q 'standard output' "$work/err" || echo '  no refusal')"
+: >"$work/out"
+refused "generate without a prompt" 2 'prompt' 'expected:' 'remedy:' -- generate "$checkpoint"
+refused "an empty prompt" 2 'prompt' 'expected:' -- generate "$checkpoint" --prompt ''
+refused "two prompts" 2 'got:      both' -- generate "$checkpoint" --prompt a --prompt-ids 1
+refused "a prompt with a character the tokenizer lacks" 2 '--prompt:1:5' 'U+2603' 'expected:' 'remedy:' -- generate "$checkpoint" --prompt 'the ☃'
+refused "no model there" 2 'nowhere' 'expected:' 'got:      nothing there' 'remedy:' -- generate nowhere --prompt a
+refused "a folder without a model" 2 'expected:' 'got:      a folder without' 'remedy:' -- generate . --prompt a
+for ids in 1,x 1,,2 1, , -1 99999999999 100000 1.5 '1 2'; do
+  refused "--prompt-ids=$ids" 2 '--prompt-ids' 'expected: numbers from 0 to' 'got:' 'remedy:' -- generate "$checkpoint" "--prompt-ids=$ids" --ids
+done
+refused "--temperature below 0" 2 '--temperature' -- generate "$checkpoint" --prompt a --temperature=-1
+refused "--top-p 0" 2 '--top-p' -- generate "$checkpoint" --prompt a --top-p 0
+refused "--top-k below 0" 2 '--top-k' -- generate "$checkpoint" --prompt a --top-k=-1
+cp -r "$checkpoint" broken
+echo '{"version": "1.0", "model": {"type": "BPE"}}' >broken/tokenizer.json
+refused "a tokenizer of another kind" 2 'tokenizer.json' 'expected:' 'got:' 'remedy:' '--prompt-ids' -- generate broken --prompt a
+run generate broken --prompt-ids 1 --ids --max-tokens 2
+report "ids need no tokenizer" "$([ "$code" -eq 0 ] || echo "  exit code $code")"
+sed -i 's/gelu_new/mish/' broken/config.json
+refused "an activation that is not there" 2 'broken/config.json: `activation_function`' 'expected: gelu_new' 'got:      `"mish"`' 'remedy:' -- generate broken --prompt-ids 1 --ids
+sed -i 's/"gpt2"/"mamba"/' broken/config.json
+refused "another kind of model" 2 'broken/config.json: `model_type`' 'expected: gpt2 or llama' 'mamba' 'remedy:' -- generate broken --prompt-ids 1 --ids
+cp "$checkpoint/config.json" broken
+head -c 1000 "$checkpoint/model.safetensors" >broken/model.safetensors
+refused "weights that are cut off" 1 'broken/model.safetensors' 'expected:' 'got:' 'remedy:' -- generate broken --prompt-ids 1 --ids
+rm broken/model.safetensors
+echo '{"weight_map": {"a": "../model.safetensors"}}' >broken/model.safetensors.index.json
+refused "an index that points outside" 1 'index.json' 'expected:' '../model.safetensors' 'remedy:' -- generate broken --prompt-ids 1 --ids
+rm -r broken
 
 # --- stopping
 "$binary" train good.yaml training.max_steps=1000000 training.eval_every=1000000 --run-name stopped >"$work/out" 2>"$work/err" </dev/null &

@@ -184,10 +184,12 @@ INSTANTIATE_TEST_SUITE_P(Tiny, GoldenModel,
                          case_name);
 
 TEST_P(GoldenModel, Logits) {
-  const Plan plan = make_plan(build_logits_graph(*golden.model, {kBatch, kLength}), {}, *backend);
+  const Plan plan =
+      make_plan(build_decode_graph(*golden.model, {kBatch, kLength}, kLength), {}, *backend);
   Session session(*backend, {&plan});
   write_weights(session, golden);
-  session.write<int32_t>("prompt", golden.batch(0, 0, kBatch).tokens);
+  session.write<int32_t>(prompt_leaf(kLength), golden.batch(0, 0, kBatch).tokens);
+  session.write<int32_t>("position", std::vector<int32_t>{0});
   std::vector<float> logits(static_cast<size_t>(kBatch * kLength * kVocab));
   // The graph gives one row of logits per sequence: position after position, all of them.
   for (int32_t t = 0; t < kLength; ++t) {

@@ -120,9 +120,16 @@ TEST_F(Memory, PredictedIsAllocatedIsTouched) {
       for (float loss : done.losses) EXPECT_TRUE(std::isfinite(loss)) << "read what nobody wrote";
       session.run(kEvaluatePlan);
       std::vector<int32_t> prompt(static_cast<size_t>(tiny.shape.length), 1);
-      session.write<int32_t>("prompt", prompt);
+      session.write<int32_t>(prompt_leaf(tiny.shape.length), prompt);
+      session.write<int32_t>("position", std::vector<int32_t>{0});
       session.write<int32_t>("prompt_row", std::vector<int32_t>{3});
-      session.run(kSamplePlan);
+      session.run(kPrefillPlan);
+      session.write<int32_t>(prompt_leaf(1), std::vector<int32_t>{1});
+      session.write<int32_t>("position", std::vector<int32_t>{4});
+      session.write<int32_t>("prompt_row", std::vector<int32_t>{0});
+      session.run(kDecodePlan);
+      for (float logit : session.output(kDecodePlan, "logits"))
+        EXPECT_TRUE(std::isfinite(logit)) << "read what nobody wrote";
       EXPECT_TRUE(backend_.scratch().fence_intact()) << "wrote behind the scratch arena";
       EXPECT_TRUE(backend_.state().fence_intact()) << "wrote behind the state";
       // Touched to the end: at most the padding of the last buffer to a cache line is left.

@@ -1,0 +1,79 @@
+// Rows of scores in whole vectors, for the softmax inside attention: maximum, exponential, sum and
+// what is masked. Everything is in namespace MR_ISA: each instruction set gets its own copy.
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "cpu/small_gemm.h"
+
+namespace millrace::cpu::MR_ISA {
+
+typedef int32_t Integers __attribute__((vector_size(sizeof(Lanes))));
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Folds the lanes of a vector into one value: halves, quarters, ...
+template <typename F>
+inline float across(Lanes v, const F& fold) {
+  Integers lane;
+  for (int l = 0; l < kLanes; ++l) lane[l] = l;
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2) v = fold(v, __builtin_shuffle(v, lane ^ half));
+  return v[0];
+}
+
+// The row functions work on whole vectors: n is a multiple of kLanes.
+inline float row_max(const float* x, int64_t n, float start) {
+  auto greater = [](Lanes a, Lanes b) { return a > b ? a : b; };
+  Lanes top = Lanes{} + start;
+  for (int64_t j = 0; j < n; j += kLanes) top = greater(load<Lanes>(x + j), top);
+  return across(top, greater);
+}
+
+// Scores from n on to the end of their vector are no keys: -inf. n > 0.
+inline void mask_tail(float* x, int64_t n) {
+  Lanes lane;
+  for (int64_t l = 0; l < kLanes; ++l) lane[l] = static_cast<float>(l);
+  float* last = x + (n - 1) / kLanes * kLanes;
+  const Lanes here = load<Lanes>(last);
+  store(last, lane < static_cast<float>(n - (last - x)) ? here : Lanes{} + kMinusInfinity);
+}
+
+// e^x for arguments that are seldom above 0: the polynomial of Cephes expf, 0 below -87.3, +inf
+// above 88.4; NaN stays NaN.
+inline Lanes exp_lanes(Lanes x) {
+  const auto low = x < -87.3365f;
+  x = low ? Lanes{} - 87.3365f : x;
+  x = x > 88.7228f ? Lanes{} + 88.7228f : x;
+  const Lanes shifted = x * 1.44269504088896341f + 12582912.0f, n = shifted - 12582912.0f;
+  const Lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Lanes p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  const Integers exponent = (std::bit_cast<Integers>(shifted) + (127 - 0x4B400000)) << 23;
+  return low ? Lanes{} : p * std::bit_cast<Lanes>(exponent);
+}
+
+// x = e^(x - top), returns the sum.
+inline float row_exp(float* x, int64_t n, float top) {
+  Lanes sums{};
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const Lanes here = exp_lanes(load<Lanes>(x + j) - top);
+    store(x + j, here);
+    sums += here;
+  }
+  return across(sums, [](Lanes a, Lanes b) { return a + b; });
+}
+
+inline void multiply_row(float* x, int64_t n, float factor) {
+  for (int64_t j = 0; j < n; j += kLanes) store(x + j, factor * load<Lanes>(x + j));
+}
+inline void multiply_row(float* x, int64_t n, const float* factor) {
+  for (int64_t j = 0; j < n; j += kLanes)
+    store(x + j, load<Lanes>(factor + j) * load<Lanes>(x + j));
+}
+
+}  // namespace millrace::cpu::MR_ISA

@@ -1,0 +1,84 @@
+#include "io/weight_folder.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "io/quote.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::json;
+constexpr int64_t kMaxIndexBytes = 64 << 20;
+constexpr size_t kMaxFiles = 10'000;  // each is mapped at the same time as the others
+
+}  // namespace
+
+WeightFolder::WeightFolder(const fs::path& folder) : path_(folder / "model.safetensors") {
+  if (fs::exists(path_)) {
+    files_.push_back(std::make_unique<SafetensorsFile>(path_));
+    return;
+  }
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (!fs::exists(index))
+    throw Error({.code = ErrorCode::config,
+                 .what = "the folder has no weights",
+                 .where = folder.string(),
+                 .expected = "model.safetensors or model.safetensors.index.json",
+                 .got = "neither",
+                 .remedy = "name a checkpoint or a Hugging Face folder with safetensors weights"});
+  path_ = index;
+  read_index(folder);
+}
+
+void WeightFolder::read_index(const fs::path& folder) {
+  auto damaged = [&](const std::string& where, const std::string& expected,
+                     const std::string& got) {
+    return Error({.code = ErrorCode::failure,
+                  .what = "the index of the weights is damaged",
+                  .where = path_.string() + where,
+                  .expected = expected,
+                  .got = got,
+                  .remedy = "fetch or write the folder again"});
+  };
+  Json root;
+  try {
+    root = Json::parse(read_file(path_, kMaxIndexBytes));
+  } catch (const Json::exception& e) {
+    throw damaged("", "JSON", quote(e.what(), 200));
+  }
+  const auto map = root.is_object() ? root.find("weight_map") : root.end();
+  if (!root.is_object() || map == root.end() || !map->is_object())
+    throw damaged("", "an object `weight_map`", "none");
+  std::map<std::string, const SafetensorsFile*> opened;
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string where = ": `weight_map`: " + quote(tensor);
+    if (!file.is_string()) throw damaged(where, "the name of a file", file.type_name());
+    const auto& name = file.get_ref<const std::string&>();
+    // A plain name: the weights of a folder are in the folder.
+    if (!name.ends_with(".safetensors") || name.find('/') != name.npos ||
+        name.find('\0') != name.npos || name.starts_with('.'))
+      throw damaged(where, "the name of a .safetensors file in this folder", quote(name));
+    const SafetensorsFile*& at = opened[name];
+    if (!at) {
+      if (opened.size() > kMaxFiles)
+        throw damaged("", fmt::format("at most {} files", kMaxFiles), "more");
+      files_.push_back(std::make_unique<SafetensorsFile>(folder / name));
+      at = files_.back().get();
+    }
+    if (!at->find(tensor)) throw damaged(where, "a tensor of " + quote(name), "not in that file");
+    file_of_[tensor] = at;
+  }
+}
+
+WeightFolder::Found WeightFolder::find(std::string_view name) const {
+  const SafetensorsFile* file = nullptr;
+  if (const auto at = file_of_.find(name); at != file_of_.end())
+    file = at->second;
+  else if (file_of_.empty() && files_.size() == 1)
+    file = files_.front().get();
+  const auto* entry = file ? file->find(name) : nullptr;
+  return entry ? Found{file, entry} : Found{};
+}
+
+}  // namespace millrace

@@ -1,0 +1,36 @@
+// The weights of a model folder: model.safetensors, or several files with
+// model.safetensors.index.json, which says what stands where. The index is a file from outside like
+// any other: it cannot name a file outside the folder.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/safetensors.h"
+
+namespace millrace {
+
+class WeightFolder {
+ public:
+  // Error when there are no weights, or the index or a file is damaged.
+  explicit WeightFolder(const fs::path& folder);
+
+  struct Found {
+    const SafetensorsFile* file = nullptr;
+    const SafetensorsFile::Entry* entry = nullptr;
+    explicit operator bool() const { return entry != nullptr; }
+  };
+  Found find(std::string_view name) const;
+  const fs::path& path() const { return path_; }  // the one file, or the index
+
+ private:
+  void read_index(const fs::path& folder);
+
+  fs::path path_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, const SafetensorsFile*, std::less<>> file_of_;  // empty with one file
+};
+
+}  // namespace millrace

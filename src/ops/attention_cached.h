@@ -1,0 +1,27 @@
+// The constants of one use of attention_cached, read from its node; shared by the card and the
+// kernel.
+#pragma once
+#include <algorithm>
+
+#include "graph/op.h"
+
+namespace millrace {
+
+struct CachedAttentionSite {
+  int64_t B = 0, T = 0, H = 0, G = 0, K = 0;  // G: key/value heads, each shared by H/G query heads
+  int64_t C = 0;                              // rows of the cache
+  double scale = 0;
+
+  int64_t row() const { return (H + 2 * G) * K; }  // floats of one token in qkv: q, k, v heads
+  int64_t group() const { return H / G; }
+  // A position from outside as one that is safe: tokens already in the cache.
+  int64_t clamped(int64_t position) const { return std::clamp<int64_t>(position, 0, C); }
+  // New tokens that have a row in the cache; those after them are padding and leave none.
+  int64_t kept(int64_t position) const { return std::min(T, C - position); }
+  // Rows of the cache that token t of the new ones sees.
+  int64_t seen(int64_t position, int64_t t) const { return std::min(position + t + 1, C); }
+};
+
+CachedAttentionSite cached_attention_site(const OpSite& site);
+
+}  // namespace millrace
