@@ -1,5 +1,6 @@
-// Text for people: sizes, counts, durations, and the nearest word to a mistyped one.
+// Text for people: sizes, counts, durations, UTF-8, and the nearest word to a mistyped one.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,6 +15,9 @@ std::string human_seconds(double seconds);  // 812 us, 12.4 ms, 3.21 s, 2m 05s, 
 std::string with_commas(int64_t count);     // 1,234,567
 // "8GiB", "512 MB", "1e9", "4096" -> bytes; -1 when it is not a size.
 int64_t parse_bytes(std::string_view text);
+// The length of the UTF-8 character that `text` starts with, 0 when it starts with none
+// (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
+size_t utf8_length(std::string_view text);
 // The candidate within edit distance 3 (and under half its length) of `word`, or empty.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 // true when stderr/stdout (fd) is a terminal that wants colour (NO_COLOR, TERM=dumb,

@@ -25,29 +25,6 @@ namespace {
                .remedy = std::move(remedy)});
 }
 
-// The length of the UTF-8 character that `text` starts with, 0 when it starts with none
-// (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
-size_t utf8_length(std::string_view text) {
-  auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : static_cast<unsigned char>(0);
-  };
-  auto follows = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    if (first == 0xE0 && byte(1) < 0xA0) return 0;
-    if (first == 0xED && byte(1) > 0x9F) return 0;
-    return follows(1) && follows(2) ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    if (first == 0xF0 && byte(1) < 0x90) return 0;
-    if (first == 0xF4 && byte(1) > 0x8F) return 0;
-    return follows(1) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
-}
-
 // Builds the tree from the parser's events. It throws as soon as something is not allowed: the
 // parser recurses for every level, so the depth must be refused on the way down.
 class Builder : public YAML::EventHandler {
