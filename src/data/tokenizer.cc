@@ -129,10 +129,13 @@ class CharTokenizer : public Tokenizer {
  public:
   // Strictly increasing code points.
   explicit CharTokenizer(std::vector<char32_t> vocabulary) : vocabulary_(std::move(vocabulary)) {
-    if (vocabulary_.empty()) return;
-    id_of_.assign(vocabulary_.back() + size_t{1}, -1);
     for (size_t i = 0; i < vocabulary_.size(); ++i) {
-      id_of_[vocabulary_[i]] = static_cast<int32_t>(i);
+      uint16_t& page = page_of_[vocabulary_[i] / kPage];
+      if (page == 0) {
+        page = static_cast<uint16_t>(ids_.size() / kPage);
+        ids_.resize(ids_.size() + kPage, -1);
+      }
+      ids_[page * kPage + vocabulary_[i] % kPage] = static_cast<int32_t>(i);
     }
   }
   std::string name() const override { return "char"; }
@@ -141,7 +144,7 @@ class CharTokenizer : public Tokenizer {
   void encode(std::string_view text, const std::string& source_name,
               std::vector<int32_t>& out) const override {
     for_each_code_point(text, source_name, [&](char32_t c, size_t at) {
-      const int32_t id = c < id_of_.size() ? id_of_[c] : -1;
+      const int32_t id = ids_[page_of_[c / kPage] * kPage + c % kPage];
       if (id < 0) unknown(c, text, source_name, at);
       out.push_back(id);
     });
@@ -174,7 +177,11 @@ class CharTokenizer : public Tokenizer {
   }
 
   std::vector<char32_t> vocabulary_;
-  std::vector<int32_t> id_of_;  // by code point; -1: not in the vocabulary
+  // Ids by code point, -1 for those not in the vocabulary, in pages of which only those in use are
+  // kept; page 0 is the empty one.
+  static constexpr size_t kPage = 256;
+  std::array<uint16_t, kLastCodePoint / kPage + 1> page_of_{};
+  std::vector<int32_t> ids_ = std::vector<int32_t>(kPage, -1);
 };
 
 }  // namespace

@@ -80,12 +80,6 @@ Verdict run_safetensors(std::string_view bytes) {
     const std::string written = safetensors_bytes(tensors, file.metadata());
     const SafetensorsFile again(std::as_bytes(std::span(written)), "written");
     check_same(file, again);
-    std::vector<TensorToWrite> same;
-    for (const auto& entry : again.entries()) {
-      same.push_back({entry.name, entry.dtype, entry.shape, again.bytes(entry)});
-    }
-    require(safetensors_bytes(same, again.metadata()) == written,
-            "writing again gives other bytes");
   });
 }
 
@@ -127,7 +121,7 @@ struct Configuration {
   }
 };
 
-// The values of a resolved configuration by key, as texts.
+// A resolved configuration as overrides.
 void flatten(const YamlNode& node, const std::string& path, std::vector<std::string>* out) {
   for (const YamlEntry& entry : node.entries) {
     flatten(entry.value, path.empty() ? entry.key : path + "." + entry.key, out);
@@ -137,59 +131,75 @@ void flatten(const YamlNode& node, const std::string& path, std::vector<std::str
   for (const YamlNode& item : node.items) value += (value.empty() ? "" : ", ") + item.text;
   out->push_back(path + "=" + (node.kind == YamlNode::Kind::list ? "[" + value + "]" : value));
 }
-std::vector<std::string> values_of(const std::string& resolved) {
+std::vector<std::string> assignments_of(const std::string& resolved) {
   std::vector<std::string> values;
   flatten(parse_yaml(resolved, "resolved.yaml"), "", &values);
   return values;
 }
 
-// What was accepted can be written down and read again, and the model can judge it.
+// The text with all values and the same origin everywhere.
+std::string values_of(Schema* schema) {
+  static const std::vector<std::string> kPaths = [] {
+    std::vector<std::string> paths;
+    for (const std::string& a : assignments_of(Configuration().schema.resolved_yaml())) {
+      paths.push_back(a.substr(0, a.find('=')));
+    }
+    return paths;
+  }();
+  for (const std::string& path : kPaths) schema->note(path, "somewhere");
+  return schema->resolved_yaml();
+}
+
+// What was accepted: the model can judge it, and it can be written down and read again.
 void check_configuration(Configuration* configuration) {
   configuration->schema.finish();
-  const std::string resolved = configuration->schema.resolved_yaml();
-  Configuration again;
-  std::vector<std::string> before, after;
+  configuration->model->resolve(configuration->schema, 65, configuration->settings.max_length);
+  static Configuration again;  // every input gives it all keys
   try {
-    again.schema.load_text(resolved, "resolved.yaml");
-    before = values_of(resolved);
-    after = values_of(again.schema.resolved_yaml());
+    again.schema.load_text(configuration->schema.resolved_yaml(), "resolved.yaml");
   } catch (const Error&) {
     throw Broken("the resolved configuration cannot be read");
   }
-  require(before == after, "the resolved configuration reads as other values");
-  configuration->model->resolve(configuration->schema, 65, configuration->settings.max_length);
+  require(values_of(&configuration->schema) == values_of(&again.schema),
+          "the resolved configuration reads as other values");
 }
 
-Verdict run_yaml(std::string_view bytes) {
-  return verdict_of("input.yaml", [&] {
+// A configuration is costly to declare, so most inputs meet one that others met before; what that
+// one takes goes through a new one. Nothing of earlier inputs may show in the answer.
+template <typename Read>
+Verdict configure(const std::string& place, Read read) {
+  static Configuration used;
+  const Verdict first = verdict_of(place, [&] { read(&used.schema); });
+  if (!first.accepted) return first;
+  return verdict_of(place, [&] {
     Configuration configuration;
-    configuration.schema.load_text(bytes, "input.yaml");
+    try {
+      read(&configuration.schema);
+    } catch (const Error&) {
+      throw Broken("the answer depends on what was read before");
+    }
     try {
       check_configuration(&configuration);
     } catch (const Error& error) {  // sizes that contradict each other; a default may be to blame
       ErrorFields fields = error.fields();
-      fields.where = "input.yaml: " + fields.where;
+      fields.where = place + ": " + fields.where;
       throw Error(fields);
     }
   });
 }
 
+Verdict run_yaml(std::string_view bytes) {
+  return configure("input.yaml", [&](Schema* schema) { schema->load_text(bytes, "input.yaml"); });
+}
+
 // Arguments as the system hands them over: separated by zero bytes.
 Verdict run_command(std::string_view bytes) {
-  return verdict_of("command line", [&] {
-    Configuration configuration;
-    while (true) {
-      const size_t end = bytes.find('\0');
-      configuration.schema.override_with(std::string(bytes.substr(0, end)));
-      if (end == bytes.npos) break;
-      bytes.remove_prefix(end + 1);
-    }
-    try {
-      check_configuration(&configuration);
-    } catch (const Error& error) {
-      ErrorFields fields = error.fields();
-      fields.where = "command line: " + fields.where;
-      throw Error(fields);
+  return configure("command line", [&](Schema* schema) {
+    for (std::string_view rest = bytes;;) {
+      const size_t end = rest.find('\0');
+      schema->override_with(std::string(rest.substr(0, end)));
+      if (end == rest.npos) break;
+      rest.remove_prefix(end + 1);
     }
   });
 }
@@ -233,7 +243,6 @@ Verdict run_utf8(std::string_view bytes) {
   const Verdict verdict = verdict_of("input.txt", [&] {
     const auto tokenizer = make_char_tokenizer(bytes, "input.txt");
     check_round_trip(*tokenizer, bytes);
-    if (tokenizer->vocab_size() > 0) check_json_round_trip(*tokenizer);
   });
   // Two readers of UTF-8, one answer.
   size_t at = 0;
@@ -312,7 +321,7 @@ std::vector<std::string> join(std::initializer_list<std::vector<std::string>> li
 std::vector<Target> make_targets() {
   // The full configuration and its keys come from the declarations themselves.
   const std::string resolved = Configuration().schema.resolved_yaml();
-  const std::vector<std::string> assignments = values_of(resolved);
+  const std::vector<std::string> assignments = assignments_of(resolved);
   std::vector<std::string> keys;
   for (const std::string& a : assignments) {
     std::string path = a.substr(0, a.find('='));
@@ -421,8 +430,10 @@ std::string with_length(std::string_view text, std::string_view rest) {
 }
 
 std::string repeated(std::string_view unit, int count) {
-  std::string text;
-  for (int i = 0; i < count; ++i) text += unit;
+  std::string text(unit.size() * static_cast<size_t>(count), unit[0]);
+  for (size_t at = 0; unit.size() > 1 && at < text.size(); at += unit.size()) {
+    unit.copy(text.data() + at, unit.size());
+  }
   return text;
 }
 
