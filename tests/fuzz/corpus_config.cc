@@ -40,6 +40,7 @@ std::vector<Example> yaml_examples() {
       accepted("? seed\n: 1\n"),
       accepted("\"seed\": 1\n'run_name': 'it''s'\n"),
       accepted("run_name: \"\\\"quoted\\\" \\\\ \\n \\t \\x04 \\u00e9 \\U0001F600\"\n"),
+      accepted("run_name: \"\\u0085 \\u00a0 \\L \\P \\uFEFF\"\n"),
       accepted("run_name: |\n  two\n  lines\n"),
       accepted("run_name: >-\n  one\n  line\n"),
       accepted("run_name: 'null'\n"),
@@ -125,6 +126,14 @@ std::vector<Example> yaml_examples() {
                           "a\0:\0",
                           6),
               {"input.yaml:1:1", "not text"}),
+      // escapes that make what is not text
+      refused("run_name: \"a\\Nb\"\n", {"an escape", "input.yaml:1:11", "0x85", "\\u0085"}),
+      refused("run_name: \"\\_\"\n", {"an escape", "0xa0"}),
+      refused("\"\\N\": 1\n", {"an escape", "input.yaml:1:1"}),
+      refused("run_name: \"a\\0b\"\n", {"an escape", "0x00"}),
+      refused("run_name: \"\\x00\"\n", {"an escape", "0x00"}),
+      refused("run_name: \"\\ud800\"\n", {"not YAML", "unicode"}),
+      refused("run_name: \"\\U00110000\"\n", {"not YAML", "unicode"}),
       // refused by the settings
       refused("sed: 1\n", {"unknown key `sed`", "input.yaml:1:1", "did you mean `seed`?"}),
       refused("<<: {seed: 1}\n", {"unknown key `<<`"}),
