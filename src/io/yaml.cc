@@ -39,8 +39,9 @@ class Builder : public YAML::EventHandler {
   }
   [[noreturn]] void refuse_syntax(const YAML::Exception& error) const {
     if (error.msg.starts_with(YAML::ErrorMsg::UNKNOWN_ANCHOR)) refuse_anchor(error.mark);
-    fail(error.mark, "this is not YAML: " + error.msg, "YAML or JSON", "a syntax error",
-         "check the indentation, the quotes and the brackets around this place");
+    // The parser's words may hold a part of the text, of any length and cut anywhere.
+    fail(error.mark, "this is not YAML: " + printable(error.msg, 200), "YAML or JSON",
+         "a syntax error", "check the indentation, the quotes and the brackets around this place");
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {

@@ -126,6 +126,9 @@ std::vector<Example> yaml_examples() {
                           "a\0:\0",
                           6),
               {"input.yaml:1:1", "not text"}),
+      // found by the fuzzer: the parser's own message held the input
+      refused("e: \"\\щ", {"not YAML", "input.yaml:1:"}),
+      refused("%YAML 1" + repeated(".", 10'000) + "\n---\nseed: 1\n", {"not YAML", "…"}),
       // escapes that make what is not text
       refused("run_name: \"a\\Nb\"\n", {"an escape", "input.yaml:1:11", "0x85", "\\u0085"}),
       refused("run_name: \"\\_\"\n", {"an escape", "0xa0"}),

@@ -1,5 +1,5 @@
 // The fuzzer: gives a reader damaged inputs and watches it. Built with ASan and UBSan only.
-//   millrace_fuzz TARGET [--count N] [--seed S] [--minimise] [--out FOLDER]
+//   millrace_fuzz TARGET [--count N] [--from N] [--seed S] [--minimise] [--out FOLDER]
 //   millrace_fuzz TARGET FILE...     what the reader says about these files
 //   millrace_fuzz --list
 // The readers run in a child process, so that a crash costs one input: the parent notes the input,
@@ -35,8 +35,7 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(
 extern "C" size_t __sanitizer_get_allocated_size(const volatile void* pointer);
 
 extern "C" const char* __asan_default_options() {
-  return "handle_abort=1:max_allocation_size_mb=1024:detect_stack_use_after_return=0:"
-         "allocator_may_return_null=0:abort_on_error=0:print_scariness=0";
+  return "handle_abort=1:max_allocation_size_mb=1024:quarantine_size_mb=32";
 }
 
 namespace millrace::fuzz {
@@ -46,7 +45,7 @@ constexpr int64_t kMaxLiveBytes = int64_t{1} << 30;
 constexpr int kSeconds = 2;
 constexpr uint64_t kLeakCheckEvery = 100'000;
 constexpr size_t kMaxKinds = 20;  // of failures, then it is time to repair something
-constexpr int kMaxTrials = 4000;  // of minimising one input
+constexpr int kMaxTrials = 1000;  // of minimising one input
 
 // What the child tells, in memory shared with the parent.
 struct Progress {
@@ -96,6 +95,8 @@ Verdict read_one(const Target& target, const std::string& bytes) {
 
 using Source = std::function<std::string(uint64_t)>;
 
+bool leaks() { return __lsan_do_recoverable_leak_check() != 0; }
+
 [[noreturn]] void child(const Target& target, const Source& source, uint64_t begin, uint64_t end,
                         Progress* progress, int errors) {
   dup2(errors, 2);
@@ -111,9 +112,8 @@ using Source = std::function<std::string(uint64_t)>;
       progress->slowest_ns = time;
       progress->slowest_index = i;
     }
-    if ((i + 1) % kLeakCheckEvery == 0 && __lsan_do_recoverable_leak_check() != 0) _exit(70);
+    if ((i + 1 == end || (i + 1) % kLeakCheckEvery == 0) && leaks()) _exit(70);
   }
-  if (__lsan_do_recoverable_leak_check() != 0) _exit(70);
   _exit(0);
 }
 
@@ -213,16 +213,17 @@ class Runner {
 
 struct Options {
   std::string target, out = "fuzz-found";
-  uint64_t count = 1'000'000, seed = 1;
+  uint64_t count = 1'000'000, from = 0, seed = 1;
   bool minimise = false, list = false;
   std::vector<std::string> files;
 };
 
 [[noreturn]] void usage() {
-  fmt::print(stderr,
-             "usage: millrace_fuzz TARGET [--count N] [--seed S] [--minimise] [--out FOLDER]\n"
-             "       millrace_fuzz TARGET FILE...\n"
-             "       millrace_fuzz --list\n");
+  fmt::print(
+      stderr,
+      "usage: millrace_fuzz TARGET [--count N] [--from N] [--seed S] [--minimise] [--out FOLDER]\n"
+      "       millrace_fuzz TARGET FILE...\n"
+      "       millrace_fuzz --list\n");
   exit(2);
 }
 
@@ -242,6 +243,8 @@ Options read_options(const std::vector<std::string>& arguments) {
     };
     if (a == "--count") {
       options.count = number(value());
+    } else if (a == "--from") {
+      options.from = number(value());
     } else if (a == "--seed") {
       options.seed = number(value());
     } else if (a == "--out") {
@@ -295,9 +298,10 @@ int fuzz(const Target& target, const Options& options) {
         static_cast<double>(done) / seconds_since(start));
   };
   std::map<std::string, uint64_t> faults;
-  uint64_t next = 0, failures = 0;
-  while (next < options.count && faults.size() < kMaxKinds) {
-    const auto death = runner.run(source, next, options.count, tick);
+  const uint64_t end = options.from + options.count;
+  uint64_t next = options.from, failures = 0;
+  while (next < end && faults.size() < kMaxKinds) {
+    const auto death = runner.run(source, next, end, tick);
     if (!death) break;
     next = death->index + 1;
     ++failures;
@@ -312,9 +316,10 @@ int fuzz(const Target& target, const Options& options) {
                death->words, death->fault, death->index, options.seed, path.string(), bytes.size());
   }
   fmt::print(
-      "{}: {} inputs of seed {}, {} accepted, {} refused, {} failures of {} kinds, slowest {:.1f} "
+      "{}: {} inputs from {} of seed {}, {} accepted, {} refused, {} failures of {} kinds, slowest "
+      "{:.1f} "
       "ms (input {}), {:.0f} s\n",
-      target.name, progress.accepted + progress.refused + failures, options.seed,
+      target.name, progress.accepted + progress.refused + failures, options.from, options.seed,
       progress.accepted.load(), progress.refused.load(), failures, faults.size(),
       static_cast<double>(progress.slowest_ns) * 1e-6, progress.slowest_index.load(),
       seconds_since(start));
