@@ -1,7 +1,7 @@
 // The fuzzer: gives a reader damaged inputs and watches it. Built with ASan and UBSan only.
 //   millrace_fuzz TARGET [--count N] [--from N] [--seed S] [--minimise] [--out FOLDER]
 //   millrace_fuzz TARGET FILE...     what the reader says about these files
-//   millrace_fuzz --list
+//   millrace_fuzz --list | --self-test
 // The readers run in a child process, so that a crash costs one input: the parent notes the input,
 // saves it, and goes on behind it. A failure is a crash, a sanitizer's report, an exception that is
 // not an Error, a broken promise (targets.cc), a leak, or going over a limit: 2 s of processor time
@@ -19,6 +19,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <optional>
 #include <typeinfo>
@@ -214,7 +215,7 @@ class Runner {
 struct Options {
   std::string target, out = "fuzz-found";
   uint64_t count = 1'000'000, from = 0, seed = 1;
-  bool minimise = false, list = false;
+  bool minimise = false, list = false, self_test = false;
   std::vector<std::string> files;
 };
 
@@ -253,6 +254,8 @@ Options read_options(const std::vector<std::string>& arguments) {
       options.minimise = true;
     } else if (a == "--list") {
       options.list = true;
+    } else if (a == "--self-test") {
+      options.self_test = true;
     } else if (a.starts_with("--")) {
       usage();
     } else if (options.target.empty()) {
@@ -261,7 +264,7 @@ Options read_options(const std::vector<std::string>& arguments) {
       options.files.push_back(a);
     }
   }
-  if (options.target.empty() && !options.list) usage();
+  if (options.target.empty() && !options.list && !options.self_test) usage();
   return options;
 }
 
@@ -327,6 +330,78 @@ int fuzz(const Target& target, const Options& options) {
   return failures == 0 ? 0 : 1;
 }
 
+// --- self-test: readers with one fault each, which must be seen and named
+
+volatile int volatile_int = 0;
+char* volatile lost = nullptr;
+
+Verdict reads_too_far(std::string_view bytes) {
+  const std::vector<char> copy(bytes.begin(), bytes.end());
+  volatile_int = copy.data()[bytes.size()];
+  return {};
+}
+Verdict overflows(std::string_view) {
+  volatile_int = std::numeric_limits<int>::max();
+  volatile_int = volatile_int + 1;
+  return {};
+}
+Verdict hangs(std::string_view) {
+  while (true) volatile_int = 1;
+}
+Verdict allocates_at_once(std::string_view) {
+  lost = new char[size_t{2} << 30];
+  delete[] lost;
+  return {};
+}
+Verdict allocates_often(std::string_view) {
+  std::vector<std::vector<char>> all;
+  for (int i = 0; i < 200; ++i) all.emplace_back(10 << 20);
+  return {};
+}
+Verdict leaks_memory(std::string_view) {
+  lost = new char[100];
+  lost = nullptr;
+  return {};
+}
+Verdict throws_another(std::string_view) { return {std::vector<bool>().at(1), ""}; }
+Verdict aborts(std::string_view) {
+  MR_CHECK(volatile_int == 12345, "on purpose");
+  return {};
+}
+Verdict breaks_a_promise(std::string_view) { throw Broken("on purpose"); }
+Verdict is_sound(std::string_view) {
+  const std::vector<std::vector<char>> fits(40, std::vector<char>(10 << 20));
+  return {!fits.empty(), ""};
+}
+
+int self_test() {
+  struct Case {
+    Verdict (*run)(std::string_view bytes);
+    const char* fault;  // empty: none
+  };
+  int wrong = 0;
+  for (const Case& c : std::vector<Case>{{reads_too_far, "heap-buffer-overflow"},
+                                         {overflows, "signed integer overflow"},
+                                         {hangs, "over 2 s of processor time"},
+                                         {allocates_at_once, "allocation-size-too-big"},
+                                         {allocates_often, "over 1 GiB of memory"},
+                                         {leaks_memory, "100 byte(s) leaked"},
+                                         {throws_another, "foreign exception"},
+                                         {aborts, "internal error"},
+                                         {breaks_a_promise, "broken promise: on purpose"},
+                                         {is_sound, ""}}) {
+    const Target target{"self-test", c.run, nullptr, {}};
+    const auto death = Runner(target).try_one("some bytes");
+    const std::string fault = death ? death->fault : "";
+    const bool right = *c.fault ? fault.find(c.fault) != fault.npos : !death;
+    fmt::print("{}  {}\n", right ? "seen  " : "MISSED",
+               *c.fault ? c.fault : "nothing where nothing is");
+    if (!right) fmt::print("  got: {}\n", fault);
+    wrong += right ? 0 : 1;
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
 }  // namespace
 }  // namespace millrace::fuzz
 
@@ -338,6 +413,7 @@ int main(int argc, char** argv) {
       for (const Target& target : targets()) fmt::print("{}\n", target.name);
       return 0;
     }
+    if (options.self_test) return self_test();
     const Target* target = find_target(options.target);
     if (target == nullptr) {
       fmt::print(stderr, "millrace_fuzz: no target `{}`; --list names them\n", options.target);
