@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.h"
+#include "core/text.h"
+#include "io/quote.h"
 
 namespace millrace {
 namespace {
 
 constexpr char32_t kLastCodePoint = 0x10FFFF;
+// A vocabulary of all code points, each written as two escapes, takes 13 MB.
+constexpr int64_t kMaxTokenizerBytes = int64_t{16} << 20;
 
 struct CodePoint {
   char32_t value = 0;
@@ -123,10 +129,13 @@ class CharTokenizer : public Tokenizer {
  public:
   // Strictly increasing code points.
   explicit CharTokenizer(std::vector<char32_t> vocabulary) : vocabulary_(std::move(vocabulary)) {
-    if (vocabulary_.empty()) return;
-    id_of_.assign(vocabulary_.back() + size_t{1}, -1);
     for (size_t i = 0; i < vocabulary_.size(); ++i) {
-      id_of_[vocabulary_[i]] = static_cast<int32_t>(i);
+      uint16_t& page = page_of_[vocabulary_[i] / kPage];
+      if (page == 0) {
+        page = static_cast<uint16_t>(ids_.size() / kPage);
+        ids_.resize(ids_.size() + kPage, -1);
+      }
+      ids_[page * kPage + vocabulary_[i] % kPage] = static_cast<int32_t>(i);
     }
   }
   std::string name() const override { return "char"; }
@@ -135,7 +144,7 @@ class CharTokenizer : public Tokenizer {
   void encode(std::string_view text, const std::string& source_name,
               std::vector<int32_t>& out) const override {
     for_each_code_point(text, source_name, [&](char32_t c, size_t at) {
-      const int32_t id = c < id_of_.size() ? id_of_[c] : -1;
+      const int32_t id = ids_[page_of_[c / kPage] * kPage + c % kPage];
       if (id < 0) unknown(c, text, source_name, at);
       out.push_back(id);
     });
@@ -168,7 +177,11 @@ class CharTokenizer : public Tokenizer {
   }
 
   std::vector<char32_t> vocabulary_;
-  std::vector<int32_t> id_of_;  // by code point; -1: not in the vocabulary
+  // Ids by code point, -1 for those not in the vocabulary, in pages of which only those in use are
+  // kept; page 0 is the empty one.
+  static constexpr size_t kPage = 256;
+  std::array<uint16_t, kLastCodePoint / kPage + 1> page_of_{};
+  std::vector<int32_t> ids_ = std::vector<int32_t>(kPage, -1);
 };
 
 }  // namespace
@@ -181,11 +194,15 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteT
 
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view training_text,
                                                const std::string& source_name) {
-  std::vector<bool> seen(kLastCodePoint + 1);
-  for_each_code_point(training_text, source_name, [&](char32_t c, size_t) { seen[c] = true; });
+  std::vector<uint64_t> seen(kLastCodePoint / 64 + 1);  // a bit for each
+  for_each_code_point(training_text, source_name,
+                      [&](char32_t c, size_t) { seen[c / 64] |= uint64_t{1} << c % 64; });
   std::vector<char32_t> vocabulary;
-  for (char32_t c = 0; c <= kLastCodePoint; ++c) {
-    if (seen[c]) vocabulary.push_back(c);
+  for (size_t word = 0; word < seen.size(); ++word) {
+    for (uint64_t bits = seen[word]; bits != 0; bits &= bits - 1) {
+      vocabulary.push_back(static_cast<char32_t>(64 * word) +
+                           static_cast<char32_t>(std::countr_zero(bits)));
+    }
   }
   return std::make_unique<CharTokenizer>(std::move(vocabulary));
 }
@@ -199,11 +216,32 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                   .got = got,
                   .remedy = "restore the file from the run that wrote it"});
   };
+  if (static_cast<int64_t>(json.size()) > kMaxTokenizerBytes) {
+    throw refuse("at most " + human_bytes(kMaxTokenizerBytes),
+                 human_bytes(static_cast<int64_t>(json.size())));
+  }
+  // The parser would take a zero byte for the end of the text.
+  if (const size_t at = json.find('\0'); at != json.npos) {
+    throw refuse("JSON", fmt::format("a zero byte at {}", at));
+  }
+  std::set<std::string> keys;
+  // Of a second key of the same name the parser would keep one. What lies deeper is of no use, and
+  // kept it would cost a hundred times its size.
+  auto keep = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& value) {
+    if (depth == 1 && event == nlohmann::json::parse_event_t::key &&
+        !keys.insert(value.get<std::string>()).second) {
+      throw refuse(fmt::format("every key once, {} once", quote(value.get<std::string>())),
+                   "it twice");
+    }
+    return depth <= 1;
+  };
   nlohmann::json root;
   try {
-    root = nlohmann::json::parse(json);
+    root = nlohmann::json::parse(json, keep);
   } catch (const nlohmann::json::parse_error& e) {
     throw refuse("JSON", fmt::format("a fault at byte {}", e.byte));
+  } catch (const nlohmann::json::exception&) {  // 1e999
+    throw refuse("JSON", "a number that is too large");
   }
   if (!root.is_object()) throw refuse("an object", root.type_name());
   const auto type = root.find("type");

@@ -4,19 +4,24 @@
 #include <string>
 #include <string_view>
 
+#include "core/text.h"
+
 namespace millrace {
 
 inline std::string printable(std::string_view text, size_t longest = 80) {
-  size_t end = std::min(text.size(), longest);
-  // Never cut a UTF-8 character in two.
-  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
-    --end;
+  std::string result;
+  while (!text.empty() && result.size() < longest) {
+    const size_t length = std::max<size_t>(utf8_length(text), 1);
+    const std::string_view sign = text.substr(0, length);
+    const auto byte = static_cast<unsigned char>(text[0]);
+    // Bytes that are not UTF-8, and both blocks of control characters.
+    const bool bad =
+        length == 1 ? byte < 0x20 || byte >= 0x7F : sign >= "\xC2\x80" && sign < "\xC2\xA0";
+    if (result.size() + (bad ? 1 : length) > longest) break;  // never half a sign
+    result += bad ? "?" : sign;
+    text.remove_prefix(length);
   }
-  std::string result(text.substr(0, end));
-  for (char& c : result) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return end < text.size() ? result + "…" : result;
+  return text.empty() ? result : result + "…";
 }
 
 inline std::string quote(std::string_view text, size_t longest = 80) {

@@ -278,9 +278,18 @@ int64_t SafetensorsFile::Entry::numel() const {
   return count;
 }
 
-SafetensorsFile::SafetensorsFile(const fs::path& path) : path_(path), map_(path) {
-  const std::string file = path.string();
-  const std::span<const std::byte> all = map_.bytes();
+SafetensorsFile::SafetensorsFile(const fs::path& path)
+    : path_(path), map_(std::make_unique<const MappedFile>(path)) {
+  parse(map_->bytes());
+}
+
+SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const fs::path& name)
+    : path_(name) {
+  parse(bytes);
+}
+
+void SafetensorsFile::parse(std::span<const std::byte> all) {
+  const std::string file = path_.string();
   if (all.size() < 8) {
     refuse(file, "the file is too short", "at least 8 bytes", std::to_string(all.size()));
   }
@@ -291,7 +300,7 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : path_(path), map_(path)
            fmt::format("at most {} and within the file of {} bytes", kMaxHeaderBytes, all.size()),
            std::to_string(header_bytes));
   }
-  const std::string_view header = map_.text().substr(8, header_bytes);
+  const std::string_view header(reinterpret_cast<const char*>(all.data()) + 8, header_bytes);
   tensor_bytes_ = all.subspan(8 + header_bytes);
   if (!header.starts_with('{')) {
     refuse(file, "the header is not a JSON object", "`{` at byte 8",
@@ -379,14 +388,24 @@ std::vector<float> SafetensorsFile::to_f32(const Entry& entry) const {
   return values;
 }
 
-FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
-                             const std::map<std::string, std::string>& metadata) {
+namespace {
+
+std::vector<const TensorToWrite*> widest_first(std::span<const TensorToWrite> tensors) {
   std::vector<const TensorToWrite*> order;
   for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return safetensors_dtype_bytes(a->dtype) > safetensors_dtype_bytes(b->dtype);
   });
+  return order;
+}
 
+std::string_view text_of(const TensorToWrite& tensor) {
+  return {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
+}
+
+// Everything before the tensors: the length and the JSON.
+std::string head_of(const std::vector<const TensorToWrite*>& order,
+                    const std::map<std::string, std::string>& metadata, const std::string& where) {
   std::string header = "{";
   try {
     if (!metadata.empty()) header += Json(kMetadata).dump() + ":" + Json(metadata).dump();
@@ -410,7 +429,7 @@ FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite
   } catch (const Json::exception& error) {
     throw Error({.code = ErrorCode::failure,
                  .what = "a tensor name or a metadata text is not UTF-8",
-                 .where = path.string(),
+                 .where = where,
                  .expected = "UTF-8",
                  .got = quote(error.what(), 200),
                  .remedy = "rename it"});
@@ -418,23 +437,39 @@ FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   MR_CHECK(static_cast<int64_t>(header.size()) <= kMaxHeaderBytes, "header of {}", header.size());
-
-  OutputFile file(path, OutputFile::Mode::truncate);
   const auto length = std::bit_cast<std::array<char, 8>>(static_cast<uint64_t>(header.size()));
-  file.write({length.data(), length.size()});
-  file.write(header);
+  return std::string(length.data(), length.size()) + header;
+}
+
+}  // namespace
+
+std::string safetensors_bytes(std::span<const TensorToWrite> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  const auto order = widest_first(tensors);
+  std::string bytes = head_of(order, metadata, "memory");
+  for (const TensorToWrite* tensor : order) bytes += text_of(*tensor);
+  return bytes;
+}
+
+FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  const auto order = widest_first(tensors);
+  const std::string head = head_of(order, metadata, path.string());
+  OutputFile file(path, OutputFile::Mode::truncate);
+  file.write(head);
   for (const TensorToWrite* tensor : order) {
-    std::vector<float> made;
-    std::span<const std::byte> bytes = tensor->bytes;
-    if (tensor->make) {
-      made = tensor->make();
-      int64_t count = 0;
-      MR_CHECK(tensor->dtype == "F32" && multiply(tensor->shape, &count) &&
-                   count == static_cast<int64_t>(made.size()),
-               "{}: {} numbers", tensor->name, made.size());
-      bytes = std::as_bytes(std::span(made));
+    if (!tensor->make) {
+      file.write(text_of(*tensor));
+      continue;
     }
-    file.write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    TensorToWrite made = *tensor;
+    const std::vector<float> values = tensor->make();
+    int64_t count = 0;
+    MR_CHECK(tensor->dtype == "F32" && multiply(tensor->shape, &count) &&
+                 count == static_cast<int64_t>(values.size()),
+             "{}: {} numbers", tensor->name, values.size());
+    made.bytes = std::as_bytes(std::span(values));
+    file.write(text_of(made));
   }
   file.sync();
   file.close();

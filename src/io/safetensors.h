@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,8 @@ class SafetensorsFile {
 
   // Error names the file and the tensor when the file is not what the format asks for.
   explicit SafetensorsFile(const fs::path& path);
+  // The same of bytes in memory, which must outlive this object; `name` is for messages.
+  SafetensorsFile(std::span<const std::byte> bytes, const fs::path& name);
 
   const std::vector<Entry>& entries() const { return entries_; }  // in the order of their bytes
   const Entry* find(std::string_view name) const;                 // nullptr when there is none
@@ -43,8 +46,10 @@ class SafetensorsFile {
   std::vector<float> to_f32(const Entry& entry) const;
 
  private:
+  void parse(std::span<const std::byte> all);
+
   fs::path path_;
-  MappedFile map_;
+  std::unique_ptr<const MappedFile> map_;  // none when the bytes are the caller's
   std::span<const std::byte> tensor_bytes_;
   std::vector<Entry> entries_;
   std::unordered_map<std::string_view, size_t> index_;  // views into entries_
@@ -68,5 +73,8 @@ struct TensorToWrite {
 // first, whatever their order here, so that every one is aligned.
 FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
                              const std::map<std::string, std::string>& metadata);
+// The bytes of such a file.
+std::string safetensors_bytes(std::span<const TensorToWrite> tensors,
+                              const std::map<std::string, std::string>& metadata);
 
 }  // namespace millrace

@@ -39,8 +39,9 @@ class Builder : public YAML::EventHandler {
   }
   [[noreturn]] void refuse_syntax(const YAML::Exception& error) const {
     if (error.msg.starts_with(YAML::ErrorMsg::UNKNOWN_ANCHOR)) refuse_anchor(error.mark);
-    fail(error.mark, "this is not YAML: " + error.msg, "YAML or JSON", "a syntax error",
-         "check the indentation, the quotes and the brackets around this place");
+    // The parser's words may hold a part of the text, of any length and cut anywhere.
+    fail(error.mark, "this is not YAML: " + printable(error.msg, 200), "YAML or JSON",
+         "a syntax error", "check the indentation, the quotes and the brackets around this place");
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
@@ -58,6 +59,7 @@ class Builder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     check_properties(mark, tag, anchor);
+    check_escapes(mark, value);
     YamlNode node = make(YamlNode::Kind::scalar, mark);
     node.text = value;
     node.quoted = tag == "!";  // how the parser marks every scalar that is not plain
@@ -93,6 +95,18 @@ class Builder : public YAML::EventHandler {
       fail(mark, "tags are not supported", "a plain value", quote(tag),
            "remove the tag, or put the value in quotes");
     }
+  }
+  // The text was clean, but escapes can make anything: a zero byte would end a path, and yaml-cpp
+  // 0.7 turns \N and \_ into single bytes that are not UTF-8.
+  void check_escapes(const YAML::Mark& mark, std::string_view value) const {
+    size_t at = 0;
+    for (size_t length = 1; at < value.size() && value[at] != '\0' && length > 0; at += length) {
+      length = utf8_length(value.substr(at));
+    }
+    if (at == value.size()) return;
+    fail(mark, "an escape stands for what is not text", "UTF-8 without zero bytes",
+         fmt::format("byte 0x{:02x}", static_cast<unsigned char>(value[at])),
+         "write \\u0085 for \\N and \\u00a0 for \\_; leave out \\0");
   }
   static YamlNode make(YamlNode::Kind kind, const YAML::Mark& mark) {
     YamlNode node;

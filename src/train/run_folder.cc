@@ -132,7 +132,7 @@ void RunFolder::begin_metrics(int64_t metrics_bytes, int64_t step, double second
   }
   if (tensorboard) {
     create_folders(path_ / "tb");
-    events_ = std::make_unique<EventFile>(path_ / "tb", step, wall_seconds());
+    events_ = std::make_unique<EventFile>(path_ / "tb", step + 1, wall_seconds());
   }
 }
 
@@ -172,8 +172,11 @@ void RunFolder::metrics(const std::string& type, int64_t step,
 std::string RunFolder::take_fault() { return std::exchange(fault_, ""); }
 
 void RunFolder::sample(int64_t step, const std::string& text) {
+  // TensorBoard shows Markdown: indented, the text stays as it is.
+  std::string indented = "    ";
+  for (const char c : text) indented += c == '\n' ? "\n    " : std::string(1, c);
   try {
-    if (events_) events_->text("sample", step, wall_seconds(), text);
+    if (events_) events_->text("sample", step, wall_seconds(), indented);
   } catch (const Error& error) {
     fault_ = error.what();
     events_.reset();

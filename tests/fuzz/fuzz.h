@@ -1,0 +1,67 @@
+// Every reader of bytes from outside, as a function from bytes to a verdict. The fuzzer
+// (fuzz_main.cc) gives them millions of damaged inputs, the unit tests (corpus_test.cc) the
+// hand-made ones and whatever the fuzzer has found.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/rng.h"
+
+namespace millrace::fuzz {
+
+// What a reader said: the message of its Error, or nothing when it took the bytes.
+struct Verdict {
+  bool accepted = false;
+  std::string message;
+};
+
+// A reader took the bytes and then something about them was wrong, or refused them badly. Not an
+// Error, so that no reader can swallow it.
+struct Broken : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+// A hand-made or found input, and what must become of it.
+struct Example {
+  std::string bytes;
+  std::vector<std::string> words;  // parts of the refusal's message; none: it must be accepted
+};
+inline Example accepted(std::string bytes) { return {std::move(bytes), {}}; }
+inline Example refused(std::string bytes, std::vector<std::string> words) {
+  return {std::move(bytes), std::move(words)};
+}
+
+struct Target {
+  std::string name;
+  // Reads the bytes; throws Broken, or whatever a reader lets through that it should not.
+  Verdict (*run)(std::string_view bytes);
+  std::vector<Example> (*examples)();
+  std::vector<std::string> words;                // the format's own vocabulary, to be put in
+  std::vector<std::string> good = {}, bad = {};  // what the fuzzer damages: accepted, refused
+  // For formats where damage alone would not reach deep: a new valid input (or null), and whether
+  // the text stands behind eight bytes of its length.
+  std::string (*generate)(RandomStream& random) = nullptr;
+  bool has_length = false;
+};
+
+const std::vector<Target>& targets();
+const Target* find_target(std::string_view name);
+
+std::vector<Example> safetensors_examples();
+std::vector<Example> yaml_examples();
+std::vector<Example> command_examples();
+std::vector<Example> tokenizer_json_examples();
+std::vector<Example> utf8_examples();
+
+// Input number `index` of this seed: always the same bytes.
+std::string make_input(const Target& target, uint64_t seed, uint64_t index);
+
+// Length and text, as safetensors has it.
+std::string with_length(std::string_view text, std::string_view rest);
+std::string repeated(std::string_view unit, int count);
+
+}  // namespace millrace::fuzz

@@ -1,0 +1,440 @@
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "data/tokenizer.h"
+#include "io/safetensors.h"
+#include "io/schema.h"
+#include "io/yaml.h"
+#include "model/model.h"
+#include "tests/fuzz/fuzz.h"
+#include "train/settings.h"
+
+namespace millrace::fuzz {
+namespace {
+
+constexpr size_t kLongestMessage = 4000;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw Broken(what);
+}
+
+// Runs the reader. A refusal must be an Error that says everything and can be shown anywhere.
+template <typename Read>
+Verdict verdict_of(std::string_view place, Read read) {
+  try {
+    read();
+    return {true, ""};
+  } catch (const Error& error) {
+    const ErrorFields& f = error.fields();
+    require(!f.what.empty() && !f.where.empty() && !f.expected.empty() && !f.got.empty() &&
+                !f.remedy.empty(),
+            "a refusal leaves out a field");
+    require(f.where.find(place) != std::string::npos, "a refusal does not say where");
+    const std::string message = error.what();
+    require(clean_text_length(message) == message.size(),
+            "a refusal holds control characters or bytes that are not UTF-8");
+    require(message.size() <= kLongestMessage, "a refusal is longer than a page");
+    return {false, message};
+  }
+}
+
+// --- safetensors
+
+void check_same(const SafetensorsFile& a, const SafetensorsFile& b) {
+  require(a.metadata() == b.metadata(), "metadata changed when written again");
+  require(a.entries().size() == b.entries().size(), "tensors were lost when written again");
+  for (const auto& entry : a.entries()) {
+    const auto* other = b.find(entry.name);
+    require(other != nullptr && other->dtype == entry.dtype && other->shape == entry.shape,
+            "a tensor changed when written again");
+    const auto left = a.bytes(entry), right = b.bytes(*other);
+    require(std::equal(left.begin(), left.end(), right.begin(), right.end()),
+            "a tensor's bytes changed when written again");
+  }
+}
+
+Verdict run_safetensors(std::string_view bytes) {
+  // A copy of exactly this size: a byte too far is then seen.
+  const auto span = std::as_bytes(std::span(bytes));
+  const std::vector<std::byte> copy(span.begin(), span.end());
+  return verdict_of("input.safetensors", [&] {
+    const SafetensorsFile file(copy, "input.safetensors");
+    int64_t covered = 0;
+    std::vector<TensorToWrite> tensors;
+    for (const auto& entry : file.entries()) {
+      require(entry.begin == covered && file.find(entry.name) == &entry, "tensors are misplaced");
+      covered = entry.end;
+      const auto stored = file.bytes(entry);
+      require(static_cast<int64_t>(stored.size()) ==
+                  entry.numel() * safetensors_dtype_bytes(entry.dtype),
+              "a tensor's bytes do not fit its shape");
+      tensors.push_back({entry.name, entry.dtype, entry.shape, stored});
+      verdict_of("input.safetensors", [&] {  // a type that is no float is refused here
+        require(static_cast<int64_t>(file.to_f32(entry).size()) == entry.numel(),
+                "converted values do not fit the shape");
+      });
+    }
+    const std::string written = safetensors_bytes(tensors, file.metadata());
+    const SafetensorsFile again(std::as_bytes(std::span(written)), "written");
+    check_same(file, again);
+  });
+}
+
+// A valid file of random tensors.
+std::string generate_safetensors(RandomStream& random) {
+  static const std::vector<std::string> kTypes = {"F64", "F32", "F16", "BF16",    "I64",
+                                                  "I32", "I16", "I8",  "U8",      "BOOL",
+                                                  "U16", "U32", "U64", "F8_E4M3", "F8_E5M2"};
+  std::vector<std::vector<std::byte>> storage;
+  std::vector<TensorToWrite> tensors;
+  for (uint64_t i = 0, count = random.below(5); i < count; ++i) {
+    TensorToWrite tensor{fmt::format("h.{}.w", i), kTypes[random.below(kTypes.size())], {}, {}};
+    int64_t size = safetensors_dtype_bytes(tensor.dtype);
+    for (uint64_t rank = random.below(4), d = 0; d < rank; ++d) {
+      tensor.shape.push_back(static_cast<int64_t>(random.below(4)));
+      size *= tensor.shape.back();
+    }
+    std::vector<std::byte> bytes(static_cast<size_t>(size));
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random.below(256));
+    storage.push_back(std::move(bytes));
+    tensor.bytes = storage.back();
+    tensors.push_back(std::move(tensor));
+  }
+  std::map<std::string, std::string> metadata;
+  for (uint64_t i = 0, count = random.below(3); i < count; ++i)
+    metadata[fmt::format("k{}", i)] = "v";
+  return safetensors_bytes(tensors, metadata);
+}
+
+// --- configuration
+
+struct Configuration {
+  Settings settings;
+  Schema schema;
+  std::unique_ptr<Model> model = make_model("gpt");
+  Configuration() {
+    settings.declare(schema);
+    model->declare(schema);
+  }
+};
+
+// A resolved configuration as overrides.
+void flatten(const YamlNode& node, const std::string& path, std::vector<std::string>* out) {
+  for (const YamlEntry& entry : node.entries) {
+    flatten(entry.value, path.empty() ? entry.key : path + "." + entry.key, out);
+  }
+  if (node.kind == YamlNode::Kind::map) return;
+  std::string value = node.text;
+  for (const YamlNode& item : node.items) value += (value.empty() ? "" : ", ") + item.text;
+  out->push_back(path + "=" + (node.kind == YamlNode::Kind::list ? "[" + value + "]" : value));
+}
+std::vector<std::string> assignments_of(const std::string& resolved) {
+  std::vector<std::string> values;
+  flatten(parse_yaml(resolved, "resolved.yaml"), "", &values);
+  return values;
+}
+
+// The text with all values and the same origin everywhere.
+std::string values_of(Schema* schema) {
+  static const std::vector<std::string> kPaths = [] {
+    std::vector<std::string> paths;
+    for (const std::string& a : assignments_of(Configuration().schema.resolved_yaml())) {
+      paths.push_back(a.substr(0, a.find('=')));
+    }
+    return paths;
+  }();
+  for (const std::string& path : kPaths) schema->note(path, "somewhere");
+  return schema->resolved_yaml();
+}
+
+// What was accepted: the model can judge it, and it can be written down and read again.
+void check_configuration(Configuration* configuration) {
+  configuration->schema.finish();
+  configuration->model->resolve(configuration->schema, 65, configuration->settings.max_length);
+  static Configuration again;  // every input gives it all keys
+  try {
+    again.schema.load_text(configuration->schema.resolved_yaml(), "resolved.yaml");
+  } catch (const Error&) {
+    throw Broken("the resolved configuration cannot be read");
+  }
+  require(values_of(&configuration->schema) == values_of(&again.schema),
+          "the resolved configuration reads as other values");
+}
+
+// A configuration is costly to declare, so most inputs meet one that others met before; what that
+// one takes goes through a new one. Nothing of earlier inputs may show in the answer.
+template <typename Read>
+Verdict configure(const std::string& place, Read read) {
+  static Configuration used;
+  const Verdict first = verdict_of(place, [&] { read(&used.schema); });
+  if (!first.accepted) return first;
+  return verdict_of(place, [&] {
+    Configuration configuration;
+    try {
+      read(&configuration.schema);
+    } catch (const Error&) {
+      throw Broken("the answer depends on what was read before");
+    }
+    try {
+      check_configuration(&configuration);
+    } catch (const Error& error) {  // sizes that contradict each other; a default may be to blame
+      ErrorFields fields = error.fields();
+      fields.where = place + ": " + fields.where;
+      throw Error(fields);
+    }
+  });
+}
+
+Verdict run_yaml(std::string_view bytes) {
+  return configure("input.yaml", [&](Schema* schema) { schema->load_text(bytes, "input.yaml"); });
+}
+
+// Arguments as the system hands them over: separated by zero bytes.
+Verdict run_command(std::string_view bytes) {
+  return configure("command line", [&](Schema* schema) {
+    for (std::string_view rest = bytes;;) {
+      const size_t end = rest.find('\0');
+      schema->override_with(std::string(rest.substr(0, end)));
+      if (end == rest.npos) break;
+      rest.remove_prefix(end + 1);
+    }
+  });
+}
+
+// --- tokenizers
+
+void check_round_trip(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids;
+  tokenizer.encode(text, "input.txt", ids);
+  for (const int32_t id : ids) require(id >= 0 && id < tokenizer.vocab_size(), "id out of range");
+  require(tokenizer.decode(ids) == text, "decode(encode(text)) is another text");
+}
+
+void check_json_round_trip(const Tokenizer& tokenizer) {
+  const std::string json = tokenizer.to_json();
+  try {
+    const auto again = tokenizer_from_json(json, "written");
+    require(again->to_json() == json && again->vocab_size() == tokenizer.vocab_size(),
+            "the tokenizer changed when written and read");
+  } catch (const Error&) {
+    throw Broken("a tokenizer file that was written cannot be read");
+  }
+}
+
+Verdict run_tokenizer_json(std::string_view bytes) {
+  return verdict_of("tokenizer.json", [&] {
+    const auto tokenizer = tokenizer_from_json(bytes, "tokenizer.json");
+    std::vector<int32_t> ids;
+    for (int32_t id = 0; id < std::min<int64_t>(tokenizer->vocab_size(), 300); ++id) {
+      ids.push_back(id);
+    }
+    check_round_trip(*tokenizer, tokenizer->decode(ids));
+    check_json_round_trip(*tokenizer);
+  });
+}
+
+Verdict run_utf8(std::string_view bytes) {
+  check_round_trip(*make_byte_tokenizer(), bytes);
+  static const auto kAscii = make_char_tokenizer(" abcdefghijklmnopqrstuvwxyz\n", "ascii");
+  verdict_of("input.txt", [&] { check_round_trip(*kAscii, bytes); });  // a sign may be unknown
+  const Verdict verdict = verdict_of("input.txt", [&] {
+    const auto tokenizer = make_char_tokenizer(bytes, "input.txt");
+    check_round_trip(*tokenizer, bytes);
+  });
+  // Two readers of UTF-8, one answer.
+  size_t at = 0;
+  for (size_t length = 1; at < bytes.size() && length > 0; at += length) {
+    length = utf8_length(bytes.substr(at));
+    if (length == 0) break;
+  }
+  require(verdict.accepted == (at == bytes.size()), "two readers of UTF-8 disagree");
+  return verdict;
+}
+
+// --- what the fuzzer works with
+
+const std::vector<std::string> kNumbers = {"0",
+                                           "-0",
+                                           "1",
+                                           "-1",
+                                           "1e3",
+                                           "0.5",
+                                           "255",
+                                           "65536",
+                                           "2147483647",
+                                           "2147483648",
+                                           "-2147483649",
+                                           "4294967295",
+                                           "4294967296",
+                                           "9007199254740992",
+                                           "9007199254740993",
+                                           "9223372036854775807",
+                                           "9223372036854775808",
+                                           "-9223372036854775808",
+                                           "-9223372036854775809",
+                                           "18446744073709551615",
+                                           "18446744073709551616",
+                                           "99999999999999999999999999",
+                                           "1e308",
+                                           "1e309",
+                                           "-1e999",
+                                           "4.9e-324",
+                                           "1e-400",
+                                           "nan",
+                                           "inf",
+                                           "-inf",
+                                           "0x10",
+                                           "1_000"};
+const std::vector<std::string> kJson = {"{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        ":",
+                                        ",",
+                                        "\"",
+                                        "\"\"",
+                                        "null",
+                                        "true",
+                                        "false",
+                                        "{}",
+                                        "[]",
+                                        "\\u0000",
+                                        "\\u0041",
+                                        "\\ud83d\\ude00",
+                                        "\\ud800",
+                                        "\\\"",
+                                        "\\\\",
+                                        "\\n",
+                                        "\xEF\xBB\xBF",
+                                        "ü",
+                                        "\xF4\x8F\xBF\xBF"};
+
+std::vector<std::string> join(std::initializer_list<std::vector<std::string>> lists) {
+  std::vector<std::string> all;
+  for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+std::vector<Target> make_targets() {
+  // The full configuration and its keys come from the declarations themselves.
+  const std::string resolved = Configuration().schema.resolved_yaml();
+  const std::vector<std::string> assignments = assignments_of(resolved);
+  std::vector<std::string> keys;
+  for (const std::string& a : assignments) {
+    std::string path = a.substr(0, a.find('='));
+    keys.push_back(path.substr(path.rfind('.') + 1));
+    keys.push_back(std::move(path));
+  }
+  const std::vector<std::string> tensor_words = {
+      "\"dtype\"",
+      "\"shape\"",
+      "\"data_offsets\"",
+      "\"__metadata__\"",
+      "F64",
+      "F32",
+      "F16",
+      "BF16",
+      "I64",
+      "U8",
+      "BOOL",
+      "F8_E4M3",
+      "[0,0]",
+      "[0,4]",
+      "\"x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}"};
+  const std::vector<std::string> yaml_words = {"- ",          "? ",           ": ",
+                                               "  ",          "\t",           "\n",
+                                               "\r\n",        "---\n",        "...\n",
+                                               "%YAML 1.2\n", "&a ",          "*a",
+                                               "!t ",         "!!str ",       "<<",
+                                               "|",           "|+",           "|2-",
+                                               ">",           ">-",           "'",
+                                               "''",          "# ",           "~",
+                                               "auto",        "8GiB",         "builtin:grammar",
+                                               "\\x04",       "\\e",          "\\U0010FFFF",
+                                               "\\ud800",     "\\N",          "\\L",
+                                               "\xC2\x85",    "\xE2\x80\xA8", "\xC2\x9B"};
+  const std::vector<std::string> command_words = {
+      "=",       "+",    "++",    ".",      std::string(1, '\0'), "auto", "8GiB", "512 MB",
+      "'",       "true", "False", "[1, 2]", "[a, 'b']",           " ",    "\n",   "\xC2\x9B",
+      "\x1b[31m"};
+  const std::vector<std::string> tokenizer_words = {
+      "\"type\"", "\"char\"", "\"byte\"", "\"vocabulary\"", "\"abc\"", "a", "é", "😀"};
+  const std::vector<std::string> utf8_words = {"é",
+                                               "€",
+                                               "😀",
+                                               "\xEF\xBB\xBF",
+                                               "\xED\x9F\xBF",
+                                               "\xEE\x80\x80",
+                                               "\xED\xA0\x80",
+                                               "\xC0\x80",
+                                               "\xE0\x80\x80",
+                                               "\xF0\x80\x80\x80",
+                                               "\xF4\x8F\xBF\xBF",
+                                               "\xF4\x90\x80\x80",
+                                               "\xF8\x88\x80\x80\x80",
+                                               "\xE2\x82",
+                                               "\xC2\x80",
+                                               "\xDF\xBF",
+                                               "\xE0\xA0\x80",
+                                               "\xEF\xBF\xBF",
+                                               "\xF0\x90\x80\x80",
+                                               "e\xCC\x81",
+                                               "\n",
+                                               "a"};
+
+  // A further reader of bytes from outside is a line here.
+  std::vector<Target> all = {
+      {"safetensors", run_safetensors, safetensors_examples, join({kNumbers, kJson, tensor_words})},
+      {"yaml", run_yaml, yaml_examples, join({kNumbers, kJson, keys, yaml_words})},
+      {"command", run_command, command_examples, join({kNumbers, kJson, keys, command_words})},
+      {"tokenizer_json", run_tokenizer_json, tokenizer_json_examples,
+       join({kNumbers, kJson, tokenizer_words})},
+      {"utf8", run_utf8, utf8_examples, utf8_words},
+  };
+  all[0].generate = generate_safetensors;
+  all[0].has_length = true;
+  all[1].good = {resolved};
+  all[2].good = assignments;
+  for (Target& target : all) {
+    constexpr size_t kLongestSeed = 4096;
+    for (Example& example : target.examples()) {
+      if (example.bytes.size() > kLongestSeed) continue;
+      (example.words.empty() ? target.good : target.bad).push_back(std::move(example.bytes));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+const std::vector<Target>& targets() {
+  static const std::vector<Target> kTargets = make_targets();
+  return kTargets;
+}
+
+const Target* find_target(std::string_view name) {
+  for (const Target& target : targets()) {
+    if (target.name == name) return &target;
+  }
+  return nullptr;
+}
+
+std::string with_length(std::string_view text, std::string_view rest) {
+  const uint64_t length = text.size();
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &length, 8);
+  return bytes.append(text).append(rest);
+}
+
+std::string repeated(std::string_view unit, int count) {
+  std::string text(unit.size() * static_cast<size_t>(count), unit[0]);
+  for (size_t at = 0; unit.size() > 1 && at < text.size(); at += unit.size()) {
+    unit.copy(text.data() + at, unit.size());
+  }
+  return text;
+}
+
+}  // namespace millrace::fuzz
