@@ -29,11 +29,9 @@ int eval_command(const EvalArguments& arguments) {
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
   cpu::set_threads(static_cast<int>(run->settings.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
-  std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),
-               run->data.description.c_str());
+  std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(), run->data.description.c_str());
   const int64_t start = now_ns();
-  const Metrics metrics =
-      evaluate_model(*run->model, run->settings, run->data, *backend, folder);
+  const Metrics metrics = evaluate_model(*run->model, run->settings, run->data, *backend, folder);
   const double seconds = seconds_since(start);
   if (arguments.json) {
     nlohmann::ordered_json j = {{"model", folder.string()}, {"eval/runtime_s", seconds}};

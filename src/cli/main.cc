@@ -84,9 +84,10 @@ int run(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   CLI::Option* resume =
       train_app
-          ->add_option("--resume", train.resume_from,
-                       "go on with a run: its folder or name, or a checkpoint; without a value: the "
-                       "newest run of this name")
+          ->add_option(
+              "--resume", train.resume_from,
+              "go on with a run: its folder or name, or a checkpoint; without a value: the "
+              "newest run of this name")
           ->expected(0, 1);
   CLI::App* plan_app =
       app.add_subcommand("plan", "parameters, FLOPs and exact memory before running");
@@ -108,8 +109,9 @@ int run(int argc, char** argv) {
   millrace::GenerateArguments generate;
   CLI::App* generate_app = app.add_subcommand("generate", "text from a trained model");
   generate_app
-      ->add_option("RUN", generate.folder,
-                   "run folder or name (its best checkpoint), a checkpoint, or a Hugging Face folder")
+      ->add_option(
+          "RUN", generate.folder,
+          "run folder or name (its best checkpoint), a checkpoint, or a Hugging Face folder")
       ->required();
   generate_app->add_option("--prompt", generate.prompt, "what the text starts with");
   generate_app->add_option("--prompt-ids", generate.prompt_ids,

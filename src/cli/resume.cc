@@ -9,9 +9,9 @@ namespace {
 
 // A run with another value of these is another run.
 constexpr std::array<std::string_view, 13> kFixed = {
-    "model.",           "data.train",         "data.tokenizer",       "data.max_chars",
-    "data.grammar",     "data.sampling",      "data.validation_f",    "seed",
-    "training.max_len", "training.optimizer", "training.ema_decay",   "training.momentum",
+    "model.",           "data.train",         "data.tokenizer",     "data.max_chars",
+    "data.grammar",     "data.sampling",      "data.validation_f",  "seed",
+    "training.max_len", "training.optimizer", "training.ema_decay", "training.momentum",
     "training.nesterov"};
 
 bool is_fixed(const std::string& key) {

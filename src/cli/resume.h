@@ -12,15 +12,15 @@
 namespace millrace {
 
 struct Resume {
-  std::unique_ptr<RunFolder> folder;          // locked; null: a new run that starts from `from`
-  std::optional<FoundCheckpoint> from;        // empty: the run died before its first checkpoint
-  TrainerState state;                         // of `from`
-  fs::path config;                            // the settings the run had
+  std::unique_ptr<RunFolder> folder;    // locked; null: a new run that starts from `from`
+  std::optional<FoundCheckpoint> from;  // empty: the run died before its first checkpoint
+  TrainerState state;                   // of `from`
+  fs::path config;                      // the settings the run had
 };
 
 // `what` is a run folder, the name of a run, or a checkpoint; empty: the newest run called `name`.
-// Nothing when there is no such run. A checkpoint that is not its run's newest starts a new run: the
-// later ones are not thrown away. `say` hears about damaged checkpoints and dead owners.
+// Nothing when there is no such run. A checkpoint that is not its run's newest starts a new run:
+// the later ones are not thrown away. `say` hears about damaged checkpoints and dead owners.
 std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
                                   const std::string& what,
                                   const std::function<void(const std::string&)>& say);

@@ -1,4 +1,5 @@
-// How long, in the unit people think in: "500" or "500 steps", "1e9 tokens", "2 epochs", "10 minutes".
+// How long, in the unit people think in: "500" or "500 steps", "1e9 tokens", "2 epochs", "10
+// minutes".
 #pragma once
 #include <cstdint>
 #include <string>

@@ -11,15 +11,13 @@ TEST(Duration, ReadsWhatPeopleWrite) {
     Duration value;
   };
   using Unit = Duration::Unit;
-  for (const auto& [text, value] : {Row{"500", {500, Unit::steps}}, Row{"1 step", {1, Unit::steps}},
-                                    Row{"1_000 steps", {1000, Unit::steps}},
-                                    Row{"1e9 tokens", {1e9, Unit::tokens}},
-                                    Row{"1e+3tokens", {1000, Unit::tokens}},
-                                    Row{"0.5 epochs", {0.5, Unit::epochs}},
-                                    Row{"2 epoch", {2, Unit::epochs}},
-                                    Row{"90s", {90, Unit::seconds}},
-                                    Row{"10 minutes", {600, Unit::seconds}},
-                                    Row{"1.5 h", {5400, Unit::seconds}}, Row{"0", {}}}) {
+  for (const auto& [text, value] :
+       {Row{"500", {500, Unit::steps}}, Row{"1 step", {1, Unit::steps}},
+        Row{"1_000 steps", {1000, Unit::steps}}, Row{"1e9 tokens", {1e9, Unit::tokens}},
+        Row{"1e+3tokens", {1000, Unit::tokens}}, Row{"0.5 epochs", {0.5, Unit::epochs}},
+        Row{"2 epoch", {2, Unit::epochs}}, Row{"90s", {90, Unit::seconds}},
+        Row{"10 minutes", {600, Unit::seconds}}, Row{"1.5 h", {5400, Unit::seconds}},
+        Row{"0", {}}}) {
     Duration got;
     EXPECT_TRUE(parse_duration(text, &got)) << text;
     EXPECT_EQ(got, value) << text;

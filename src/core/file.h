@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 // The whole file. Error names the path when it is missing, unreadable, a folder, or over `limit`.
 std::string read_file(const fs::path& path, int64_t limit = int64_t{1} << 40);
 
-// What a file holds, to notice when it no longer does: XXH3, 128 bits, 32 lower-case hexadecimal digits.
+// What a file holds, to notice when it no longer does: XXH3, 128 bits, 32 lower-case hexadecimal
+// digits.
 struct FileDigest {
   int64_t bytes = 0;
   std::string xxh3 = {};

@@ -29,8 +29,9 @@ constexpr const char* kRemedy = "resume from an older checkpoint, or copy this o
 // A plain name inside the folder: no path, nothing hidden.
 bool is_file_name(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name[0] != '.' && name != kManifestName &&
-         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "._-") == name.npos;
+         name.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+             "._-") == name.npos;
 }
 
 bool is_hexadecimal(std::string_view text) {

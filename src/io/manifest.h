@@ -22,9 +22,9 @@ struct Manifest {
   static constexpr int64_t kFormat = 1;
   std::string version;  // of the program that wrote it
   int64_t step = 0;
-  std::string plan;                // hash of the step's Plan
-  std::string metric_name;         // what the best is judged by; empty: nothing measured yet
-  std::optional<double> metric;    // finite
+  std::string plan;              // hash of the step's Plan
+  std::string metric_name;       // what the best is judged by; empty: nothing measured yet
+  std::optional<double> metric;  // finite
   std::map<std::string, FileDigest> files;
 };
 

@@ -102,11 +102,11 @@ class Schema {
   Key& boolean(std::string path, bool* target);
   Key& text(std::string path, std::string* target);
   Key& choice(std::string path, std::string* target, std::vector<std::string> allowed);
-  Key& bytes(std::string path, int64_t* target);  // "8GiB"; 0 = no limit
+  Key& bytes(std::string path, int64_t* target);      // "8GiB"; 0 = no limit
   Key& duration(std::string path, Duration* target);  // "500", "2 epochs", "10 minutes"
   Key& integer_list(std::string path, std::vector<int64_t>* target);
-  Key& text_list(std::string path, std::vector<std::string>* target);      // or one text
-  Key& duration_list(std::string path, std::vector<Duration>* target);     // or one duration
+  Key& text_list(std::string path, std::vector<std::string>* target);   // or one text
+  Key& duration_list(std::string path, std::vector<Duration>* target);  // or one duration
 
   void load(const fs::path& file);  // YAML or JSON
   void load_text(std::string_view text, const std::string& name);
@@ -121,8 +121,8 @@ class Schema {
   const std::string& origin(std::string_view path) const;
   // The origin with the key's name, for the `where` of errors raised by later checks.
   const std::string& where(std::string_view path) const;
-  std::vector<std::string> paths() const;                // every key, in the order of declaration
-  std::string value_text(std::string_view path) const;   // the value as YAML
+  std::vector<std::string> paths() const;               // every key, in the order of declaration
+  std::string value_text(std::string_view path) const;  // the value as YAML
   // Records who changed the target afterwards: note("model.vocab", "auto: from the data").
   void note(std::string_view path, std::string origin);
 

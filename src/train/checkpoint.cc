@@ -115,12 +115,13 @@ void load_checkpoint_tensors(const fs::path& folder, const Plan& step, Session& 
     const auto* entry = file.find(name);
     const int64_t expected = session.type(leaf).numel();
     if (!entry || entry->numel() != expected)
-      throw Error({.code = ErrorCode::failure,
-                   .what = "tensor " + name + (entry ? " has another size" : " is missing"),
-                   .where = file.path().string(),
-                   .expected = fmt::format("{} numbers", expected),
-                   .got = entry ? fmt::format("{}", entry->numel()) : "nothing",
-                   .remedy = "resume with the model and the optimizer the checkpoint was made with"});
+      throw Error(
+          {.code = ErrorCode::failure,
+           .what = "tensor " + name + (entry ? " has another size" : " is missing"),
+           .where = file.path().string(),
+           .expected = fmt::format("{} numbers", expected),
+           .got = entry ? fmt::format("{}", entry->numel()) : "nothing",
+           .remedy = "resume with the model and the optimizer the checkpoint was made with"});
     session.write<float>(leaf, file.to_f32(*entry));
   };
   bool averaged = false;
@@ -204,7 +205,8 @@ fs::path CheckpointStore::commit(const Snapshot& snapshot, const Model& model) c
     write_checkpoint_files(staged, snapshot, model, &manifest.files);
     write_new_file(staged / kManifestName, manifest_text(manifest));
     sync_folder(staged);
-    // The same step again happens after a roll-back only: the older state is not the run's any more.
+    // The same step again happens after a roll-back only: the older state is not the run's any
+    // more.
     if (fs::exists(final)) rename_path(final, replaced);
     rename_path(staged, final);
     sync_folder(folder_);

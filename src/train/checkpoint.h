@@ -2,9 +2,10 @@
 // everything beside it that bit-exact resume needs:
 //
 //   model.safetensors  config.json  tokenizer.json      the model, as validation measured it
-//   optimizer.safetensors                               moments; master weights when the model is an average
-//   trainer_state.json  config.resolved.yaml            where the run stood, and under which settings
-//   manifest.json                                       written last: sizes and checksums
+//   optimizer.safetensors                               moments; master weights when the model is
+//   an average trainer_state.json  config.resolved.yaml            where the run stood, and under
+//   which settings manifest.json                                       written last: sizes and
+//   checksums
 //
 // Commit: everything into .tmp-<step>, each file flushed, the manifest last, the folder flushed,
 // renamed to checkpoint-<step>, the parent flushed; only then is it acknowledged. The newest folder
@@ -26,7 +27,8 @@
 
 namespace millrace {
 
-// A copy in host memory of all that a checkpoint holds, so that training goes on while it is written.
+// A copy in host memory of all that a checkpoint holds, so that training goes on while it is
+// written.
 struct Snapshot {
   std::map<std::string, std::vector<float>> tensors;  // by leaf: parameters and optimizer state
   std::map<std::string, std::string> texts;           // by file name
@@ -77,7 +79,7 @@ class CheckpointStore {
 // Writes one snapshot at a time on a thread of its own.
 class BackgroundSaver {
  public:
-  using Save = std::function<void(const Snapshot&)>;         // on the thread
+  using Save = std::function<void(const Snapshot&)>;                   // on the thread
   using Done = std::function<void(int64_t step, const Error* error)>;  // by poll() or wait()
   BackgroundSaver(Save save, Done done);
   ~BackgroundSaver();

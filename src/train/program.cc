@@ -41,7 +41,7 @@ Value gradient_buffer(Builder& b, const Parameter& p) {
 
 // One multi-tensor optimizer node over all parameters; returns their new values.
 std::vector<Value> build_update(Builder& b, const OptimizerSettings& o,
-                  const std::vector<ParameterGradient>& list, Value scale) {
+                                const std::vector<ParameterGradient>& list, Value scale) {
   const bool adam = o.kind == "adamw" || o.kind == "adam";
   std::vector<std::string> slots;
   if (adam)
@@ -98,11 +98,9 @@ void build_average(Builder& b, const std::vector<ParameterGradient>& list,
     const Parameter& p = list[i].parameter;
     const Value average = b.leaf(Leaf::optimizer_state, "ema." + p.name, {p.shape, DType::f32});
     ExpressionBuilder e(4);
-    const Term share =
-        e.apply(Function::mul, e.operand(2), e.apply(Function::step, e.operand(3)));
+    const Term share = e.apply(Function::mul, e.operand(2), e.apply(Function::step, e.operand(3)));
     const Term gap = e.apply(Function::sub, e.operand(1), e.operand(0));
-    const Term next =
-        e.apply(Function::add, e.operand(0), e.apply(Function::mul, share, gap));
+    const Term next = e.apply(Function::add, e.operand(0), e.apply(Function::mul, share, gap));
     b.update(average, b.elementwise(e.finish({next}), {average, updated[i], rate, scale}));
   }
 }
@@ -128,15 +126,14 @@ Graph build_step_graph(const Model& model, const Settings& settings, BatchShape 
   ExpressionBuilder e(2);
   const Term n = e.operand(0), l = e.operand(1);
   const double clip = settings.optimizer.gradient_clip;
-  const Term factor =
-      clip > 0 ? e.apply(Function::min,
-                         e.apply(Function::div, e.constant(clip),
-                                 e.apply(Function::add, n, e.constant(1e-6))),
-                         e.constant(1))
-               : e.constant(1);
+  const Term factor = clip > 0 ? e.apply(Function::min,
+                                         e.apply(Function::div, e.constant(clip),
+                                                 e.apply(Function::add, n, e.constant(1e-6))),
+                                         e.constant(1))
+                               : e.constant(1);
   // x - x is 0, or NaN when x is not finite: min() would hide an infinite norm.
-  const Term guard = e.apply(Function::add, e.apply(Function::sub, n, n),
-                             e.apply(Function::sub, l, l));
+  const Term guard =
+      e.apply(Function::add, e.apply(Function::sub, n, n), e.apply(Function::sub, l, l));
   const Value scale =
       b.elementwise(e.finish({e.apply(Function::add, factor, guard)}), {norm, whole});
   const auto updated = build_update(b, settings.optimizer, list, scale);

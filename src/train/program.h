@@ -16,7 +16,8 @@ namespace millrace {
 
 // The graph of one update: loss, gradients, clipping, optimizer. With grad_accum > 1 it is the last
 // micro-batch and adds what the others left in the gradient buffers.
-//   inputs:  tokens, targets, loss_scale, learning_rate, step (1-based), random_key; earlier_loss with
+//   inputs:  tokens, targets, loss_scale, learning_rate, step (1-based), random_key; earlier_loss
+//   with
 //            grad_accum > 1; ema_rate with ema_decay > 0
 //   outputs: loss, grad_norm
 Graph build_step_graph(const Model& model, const Settings& settings, BatchShape shape);

@@ -98,7 +98,8 @@ fs::path RunFolder::find(const fs::path& runs, const std::string& what) {
     const fs::path above = base.parent_path().parent_path();
     if (fs::is_directory(base) && !above.empty() && is_run(above)) return above;
   }
-  if (const auto newest_run = newest(runs, what); !what.empty() && newest_run) return *newest_run;
+  const bool plain = !what.empty() && what[0] != '.' && what.find('/') == what.npos;
+  if (const auto newest_run = plain ? newest(runs, what) : std::nullopt) return *newest_run;
   throw Error({.code = ErrorCode::config,
                .what = "no run at " + quote(what),
                .where = what,

@@ -151,7 +151,9 @@ void Settings::declare(Schema& s) {
       .range(0, 256)
       .help("CPU threads; 0: all. The results do not depend on it.");
   s.duration("runtime.stop_after", &stop_after)
-      .help("Save and stop (exit code 75) after so many steps or so much time in this sitting; 0: never.");
+      .help(
+          "Save and stop (exit code 75) after so many steps or so much time in this sitting; 0: "
+          "never.");
   s.choice("runtime.log_format", &log_format, {"auto", "bar", "plain", "json", "none"})
       .help("What standard error shows; auto: a bar on a terminal, plain lines elsewhere.");
   s.boolean("runtime.tensorboard", &tensorboard)
@@ -213,8 +215,8 @@ RunLength run_length(const Settings& s, int64_t training_tokens) {
   if (s.max_steps > 0)
     length.total = s.max_steps;
   else if (s.max_tokens > 0)
-    length.total = static_cast<int64_t>(
-        std::ceil(static_cast<double>(s.max_tokens) / length.tokens_per_step));
+    length.total =
+        static_cast<int64_t>(std::ceil(static_cast<double>(s.max_tokens) / length.tokens_per_step));
   else
     length.total = static_cast<int64_t>(length.steps_per_epoch) * s.num_epochs;
   return length;

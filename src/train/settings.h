@@ -82,8 +82,8 @@ struct Settings {
 
 // What durations mean for a run: steps of a length.
 struct RunLength {
-  int64_t total = 0;            // updates
-  double steps_per_epoch = 1;   // updates
+  int64_t total = 0;           // updates
+  double steps_per_epoch = 1;  // updates
   double tokens_per_step = 1;
   // In updates; 0 for seconds, which steps cannot say.
   double steps(const Duration& duration) const;

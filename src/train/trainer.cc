@@ -168,8 +168,8 @@ class Loop {
         observer_.sampled(step, text);
         if (run_) run_->sample(step, text);
       }
-      result_.early_stopped = s_.early_stop_patience > 0 &&
-                              state_.evaluations_without_gain >= s_.early_stop_patience;
+      result_.early_stopped =
+          s_.early_stop_patience > 0 && state_.evaluations_without_gain >= s_.early_stop_patience;
     }
     if (run_ && save_due()) save();
     if (run_)
@@ -329,17 +329,17 @@ class Loop {
     observer_.step(report);
     if (run_) {
       run_->log(describe(report));
-      run_->metrics("train", report.step,
-                    {{"train/loss", report.loss},
-                     {"train/grad_norm", report.grad_norm},
-                     {"train/learning_rate", report.learning_rate},
-                     {"train/epoch", epochs_done()},
-                     {"train/tokens_seen", static_cast<double>(state_.tokens)},
-                     {"throughput/tokens_per_sec", report.tokens_per_second},
-                     {"time/step", report.step_seconds},
-                     {"time/input_wait", report.input_wait_share},
-                     {"memory/predicted_peak_bytes",
-                      static_cast<double>(session_.allocated_bytes())}});
+      run_->metrics(
+          "train", report.step,
+          {{"train/loss", report.loss},
+           {"train/grad_norm", report.grad_norm},
+           {"train/learning_rate", report.learning_rate},
+           {"train/epoch", epochs_done()},
+           {"train/tokens_seen", static_cast<double>(state_.tokens)},
+           {"throughput/tokens_per_sec", report.tokens_per_second},
+           {"time/step", report.step_seconds},
+           {"time/input_wait", report.input_wait_share},
+           {"memory/predicted_peak_bytes", static_cast<double>(session_.allocated_bytes())}});
     }
     state_.window = {};
     window_ns_ = now_ns();
@@ -397,8 +397,8 @@ class Loop {
     const double value = metrics.at(s_.checkpoint.metric);
     state_.last_metric = value;
     result_.validation_loss = *loss;
-    const double gain = s_.checkpoint.larger_is_better() ? value - state_.best_metric
-                                                         : state_.best_metric - value;
+    const double gain =
+        s_.checkpoint.larger_is_better() ? value - state_.best_metric : state_.best_metric - value;
     const bool better = std::isfinite(value) && (!state_.has_best || gain > s_.early_stop_delta);
     if (better) {
       state_.has_best = true;
@@ -532,9 +532,9 @@ std::string describe(const StepReport& r) {
 }
 
 std::string describe(const EpochReport& r) {
-  std::string text = fmt::format("Epoch [{}/{}] Average Train Loss: {:.4f}  ({}, {:.1f} samples/s;",
-                                 r.epoch, r.epochs, r.loss, human_seconds(r.seconds),
-                                 r.samples_per_second);
+  std::string text =
+      fmt::format("Epoch [{}/{}] Average Train Loss: {:.4f}  ({}, {:.1f} samples/s;", r.epoch,
+                  r.epochs, r.loss, human_seconds(r.seconds), r.samples_per_second);
   for (const auto& [name, share] : r.shares)
     if (share >= 0.005) text += fmt::format(" {} {:.0f} %", name, 100 * share);
   return text + ")";
@@ -562,8 +562,8 @@ TrainResult train(const Model& model, const Settings& settings, const TextData& 
 
 Metrics evaluate_model(const Model& model, const Settings& settings, const TextData& data,
                        Backend& backend, const fs::path& folder) {
-  const Plan plan = make_plan(
-      build_eval_graph(model, {settings.batch_size, settings.max_length}), {}, backend);
+  const Plan plan =
+      make_plan(build_eval_graph(model, {settings.batch_size, settings.max_length}), {}, backend);
   Session session(backend, {&plan});
   load_model(folder, session, model);
   return Loop::metrics_of(*Evaluation(settings, data).run(session, 0, [] { return false; }));

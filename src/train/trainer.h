@@ -1,5 +1,6 @@
 // The training loop people trust with a week of compute: batches in, updates, validation inside the
-// loop, metrics, checkpoints from which it goes on to the bit, and the ledger of where the time went.
+// loop, metrics, checkpoints from which it goes on to the bit, and the ledger of where the time
+// went.
 #pragma once
 #include <limits>
 #include <map>
@@ -31,7 +32,8 @@ struct EpochReport {
   int64_t epoch = 0, epochs = 0;  // 1-based
   double loss = 0;                // mean over its updates
   double seconds = 0, samples_per_second = 0;
-  std::vector<std::pair<std::string, double>> shares;  // of the time, by ledger owner; largest first
+  std::vector<std::pair<std::string, double>>
+      shares;  // of the time, by ledger owner; largest first
 };
 
 // As a line of a log.
@@ -64,7 +66,7 @@ struct TrainResult {
   bool stopped = false;        // before its end, by a signal or runtime.stop_after
   bool early_stopped = false;  // no gain for training.early_stop_patience validations
   int64_t skipped_updates = 0, rollbacks = 0;
-  std::vector<double> losses;  // one per update of this sitting
+  std::vector<double> losses;       // one per update of this sitting
   std::optional<Error> save_error;  // the last checkpoint is not on disk
   std::string sample;
   Ledger ledger;

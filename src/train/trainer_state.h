@@ -22,9 +22,9 @@ struct LossSum {
 };
 
 struct TrainerState {
-  int64_t step = 0;         // updates done, the skipped ones among them
-  int64_t samples = 0;      // data cursor: sequences read so far
-  int64_t tokens = 0;       // tokens trained on
+  int64_t step = 0;     // updates done, the skipped ones among them
+  int64_t samples = 0;  // data cursor: sequences read so far
+  int64_t tokens = 0;   // tokens trained on
   double first_loss = 0, last_loss = 0;
   LossSum window, epoch;
   int64_t evaluated_step = -1, sampled_step = -1;  // the last that were completed
@@ -38,10 +38,10 @@ struct TrainerState {
   int64_t skipped = 0, skipped_in_a_row = 0, rollbacks = 0;
   LossHistory losses;  // what a spike is judged against
 
-  double seconds = 0;        // of training, over all sittings
+  double seconds = 0;         // of training, over all sittings
   int64_t metrics_bytes = 0;  // length of metrics.jsonl that belongs to this state
-  std::string data_digest;   // of the training tokens
-  std::string choices;       // algorithms that were chosen by measurement
+  std::string data_digest;    // of the training tokens
+  std::string choices;        // algorithms that were chosen by measurement
 
   std::string to_json(int64_t total_steps, double epochs) const;
   static TrainerState from_json(std::string_view text, const std::string& where);

@@ -21,8 +21,8 @@ struct NamedTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
-// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own layout.
-// `part` counts Parameter::external.
+// One of our tensors as the tensors it is outside, and back. `values` has the parameter's own
+// layout. `part` counts Parameter::external.
 bool same_layout(const Parameter& parameter);
 std::vector<int64_t> external_shape(const Parameter& parameter, size_t part);
 std::vector<float> external_part(const Parameter& parameter, size_t part,

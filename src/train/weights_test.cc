@@ -152,7 +152,8 @@ void write_model(const fs::path& folder, const Loaded& loaded) {
   std::map<std::string, FileDigest> digests;
   create_folders(folder);
   write_checkpoint_files(folder, snapshot, *loaded.model, &digests);
-  for (const auto& [name, digest] : digests) EXPECT_EQ(digest, digest_of_file(folder / name)) << name;
+  for (const auto& [name, digest] : digests)
+    EXPECT_EQ(digest, digest_of_file(folder / name)) << name;
 }
 
 fs::path fresh_folder(const std::string& name) {

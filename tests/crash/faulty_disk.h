@@ -72,9 +72,9 @@ class RefusingFiles : public FileSystem {
 
 struct PowerOff {};  // thrown by the call at which the power goes
 
-// Does what it is told, and keeps beside it what a disk has promised to hold: the bytes of a file as
-// of its last fsync, the entries of a folder as of its last fsync. survivors() writes what a power
-// cut may leave: of everything since then a random part, torn and out of order.
+// Does what it is told, and keeps beside it what a disk has promised to hold: the bytes of a file
+// as of its last fsync, the entries of a folder as of its last fsync. survivors() writes what a
+// power cut may leave: of everything since then a random part, torn and out of order.
 class PowerCutDisk : public FileSystem {
  public:
   PowerCutDisk(const fs::path& root, int64_t off_at, std::mt19937_64& random)

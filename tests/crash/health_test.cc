@@ -1,4 +1,6 @@
 // Numbers that go wrong, and disks that fill up, while a run goes on.
+#include "train/health.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +13,6 @@
 #include "tests/crash/faulty_disk.h"
 #include "tests/crash/record.h"
 #include "tests/graph/tiny_model.h"
-#include "train/health.h"
 #include "train/trainer.h"
 
 namespace millrace {
@@ -95,8 +96,8 @@ std::vector<Target> targets_of(const Plan& plan) {
     if (plan.kernels[static_cast<size_t>(id)].name.empty() || state) continue;
     for (size_t out = 0; out < n.out.size(); ++out) {
       // Read later: what was computed together with its only reader cannot be noticed any more.
-      const bool read = std::any_of(
-          plan.graph.nodes.begin(), plan.graph.nodes.end(), [&](const Node& reader) {
+      const bool read =
+          std::any_of(plan.graph.nodes.begin(), plan.graph.nodes.end(), [&](const Node& reader) {
             return std::find(reader.in.begin(), reader.in.end(),
                              Value{id, static_cast<int32_t>(out)}) != reader.in.end();
           });
@@ -225,11 +226,12 @@ TEST_F(HealthTest, NothingThatIsNotFiniteReachesWeightsOrMoments) {
     }
   }
   EXPECT_GT(caught, goal / 2);
-  record("NaN and infinities put into activations, gradients, the loss or the norm: no value that is "
-         "not finite ever reaches weights, moments or the average",
-         caught + harmless,
-         fmt::format("{} injections, {} updates refused and nothing changed, {} without effect", goal,
-                     caught, harmless));
+  record(
+      "NaN and infinities put into activations, gradients, the loss or the norm: no value that is "
+      "not finite ever reaches weights, moments or the average",
+      caught + harmless,
+      fmt::format("{} injections, {} updates refused and nothing changed, {} without effect", goal,
+                  caught, harmless));
 }
 
 // Injects while the update number is in [from, to), counted by updates that were tried.
@@ -272,8 +274,7 @@ TEST_F(HealthTest, SkipsThenRollsBackPastTheDataThenGoesOn) {
   {  // two bad updates: skipped, nothing more
     InjectingObserver observer(backend_, programs.step, 5, 7);
     const auto run = RunFolder::create(folder_, "two");
-    const TrainResult r =
-        train(*made.model, s, data, backend_, programs, run.get(), observer);
+    const TrainResult r = train(*made.model, s, data, backend_, programs, run.get(), observer);
     EXPECT_EQ(r.skipped_updates, 2);
     EXPECT_EQ(r.rollbacks, 0);
     EXPECT_EQ(r.steps, 24);
@@ -282,8 +283,7 @@ TEST_F(HealthTest, SkipsThenRollsBackPastTheDataThenGoesOn) {
   {  // three in a row: back to the checkpoint of update 4, and on
     InjectingObserver observer(backend_, programs.step, 5, 8);
     const auto run = RunFolder::create(folder_, "three");
-    const TrainResult r =
-        train(*made.model, s, data, backend_, programs, run.get(), observer);
+    const TrainResult r = train(*made.model, s, data, backend_, programs, run.get(), observer);
     EXPECT_EQ(r.skipped_updates, 3);
     EXPECT_EQ(r.rollbacks, 1);
     EXPECT_EQ(r.steps, 24);
@@ -307,7 +307,8 @@ TEST_F(HealthTest, DivergenceStopsAndNamesTheNode) {
     FAIL() << "went on";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::diverged);
-    EXPECT_NE(e.fields().where.find("layers.0.attention: attention"), std::string::npos) << e.what();
+    EXPECT_NE(e.fields().where.find("layers.0.attention: attention"), std::string::npos)
+        << e.what();
   }
   // The last good state is on disk.
   EXPECT_TRUE(run->checkpoints().newest([](const std::string&) {}));
@@ -319,8 +320,9 @@ TEST_F(HealthTest, SpikesAreFlaggedAndHealthyLossesAreNot) {
   int64_t alarms = 0, flagged = 0;
   constexpr int64_t kHealthy = 100'000, kSpikes = 1'000;
   for (int64_t i = 0; i < kHealthy; ++i)
-    alarms += spike_sigma(history, 2.0 + 2.0 / (1 + 1e-4 * static_cast<double>(i)) +
-                                      0.1 * noise(random_), 6) > 6;
+    alarms +=
+        spike_sigma(history, 2.0 + 2.0 / (1 + 1e-4 * static_cast<double>(i)) + 0.1 * noise(random_),
+                    6) > 6;
   for (int64_t i = 0; i < kSpikes; ++i) {
     flagged += spike_sigma(history, 20 + noise(random_), 6) > 6;
     for (int k = 0; k < 20; ++k) spike_sigma(history, 2.2 + 0.1 * noise(random_), 6);
@@ -328,8 +330,8 @@ TEST_F(HealthTest, SpikesAreFlaggedAndHealthyLossesAreNot) {
   EXPECT_LE(alarms, kHealthy / 10'000);
   EXPECT_GE(flagged, kSpikes * 99 / 100);
   record("loss spikes (ten times the loss) are flagged, healthy noise is not", kHealthy + kSpikes,
-         fmt::format("{} of {} spikes flagged, {} false alarms in {} healthy losses", flagged, kSpikes,
-                     alarms, kHealthy));
+         fmt::format("{} of {} spikes flagged, {} false alarms in {} healthy losses", flagged,
+                     kSpikes, alarms, kHealthy));
 }
 
 // A disk without room while the step is in [from, to).

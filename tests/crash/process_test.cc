@@ -223,11 +223,12 @@ TEST_F(CrashTest, KillMinusNine) {
   ASSERT_EQ(last.wait(), 0) << read_file(folder_ / "err");
   expect_same_as_uninterrupted();
   EXPECT_GT(in_save, goal / 10) << "too few kills hit a save: nothing is shown about them";
-  record("kill -9 at random moments, half of them aimed into saving: nothing unrecoverable, nothing "
-         "acknowledged lost, final weights, moments and metrics bit-equal, threads 1, 2, 4 mixed",
-         kills,
-         fmt::format("{} kills, {} with a save half done; {} runs completed in between, all bit-equal",
-                     kills, in_save, completed + 1));
+  record(
+      "kill -9 at random moments, half of them aimed into saving: nothing unrecoverable, nothing "
+      "acknowledged lost, final weights, moments and metrics bit-equal, threads 1, 2, 4 mixed",
+      kills,
+      fmt::format("{} kills, {} with a save half done; {} runs completed in between, all bit-equal",
+                  kills, in_save, completed + 1));
 }
 
 TEST_F(CrashTest, SaveAndReloadAfterEveryStep) {
@@ -280,10 +281,12 @@ TEST_F(CrashTest, Sigterm) {
   expect_same_as_uninterrupted();
   // Loading, planning, a step and a save of this model together; a busy machine gets some room.
   EXPECT_LT(slowest, 5 * seconds_ + 2);
-  record("SIGTERM or SIGINT at random moments, planning, validation and saving among them: saved, "
-         "exit 75, no step lost, then bit-equal",
-         stops, fmt::format("{} stops, slowest {:.2f} s after the signal; {} runs completed, bit-equal",
-                            stops, slowest, completed + 1));
+  record(
+      "SIGTERM or SIGINT at random moments, planning, validation and saving among them: saved, "
+      "exit 75, no step lost, then bit-equal",
+      stops,
+      fmt::format("{} stops, slowest {:.2f} s after the signal; {} runs completed, bit-equal",
+                  stops, slowest, completed + 1));
 }
 
 TEST_F(CrashTest, SecondSignalEndsAtOnceAndSigusr1Saves) {
@@ -336,9 +339,10 @@ TEST_F(CrashTest, TwoProcessesOnOneRun) {
   Process third(folder_, after);
   EXPECT_EQ(third.wait(), 75);
   EXPECT_NE(read_file(folder_ / "err").find("taken over from process"), std::string::npos);
-  record("two processes on one run folder: the second is refused within a second, naming the first; "
-         "a dead owner is taken over from",
-         goal, fmt::format("{} refusals, slowest {:.2f} s", goal, slowest));
+  record(
+      "two processes on one run folder: the second is refused within a second, naming the first; "
+      "a dead owner is taken over from",
+      goal, fmt::format("{} refusals, slowest {:.2f} s", goal, slowest));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// The results of the reliability tests: each promise with its count and outcome, gathered by ./check
-// into docs/RELIABILITY.md. Without MILLRACE_RELIABILITY (a file) nothing is written.
+// The results of the reliability tests: a line for each promise (promise, test, count, outcome,
+// with tabs), of which ./check makes docs/RELIABILITY.md. Without MILLRACE_RELIABILITY (a file)
+// nothing is written.
 #pragma once
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 
 namespace millrace {
@@ -20,12 +20,9 @@ inline void record(const std::string& promise, int64_t count, const std::string&
   const char* path = std::getenv("MILLRACE_RELIABILITY");
   if (!path) return;
   const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-  const nlohmann::ordered_json line = {
-      {"promise", promise},
-      {"test", std::string(info->test_suite_name()) + "." + info->name()},
-      {"count", count},
-      {"outcome", testing::Test::HasFailure() ? "FAILED" : outcome}};
-  std::ofstream(path, std::ios::app) << line.dump() << "\n";
+  std::ofstream(path, std::ios::app)
+      << promise << '\t' << info->test_suite_name() << '.' << info->name() << '\t' << count << '\t'
+      << (testing::Test::HasFailure() ? "FAILED" : outcome) << '\n';
 }
 
 }  // namespace millrace

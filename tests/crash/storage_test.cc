@@ -97,10 +97,12 @@ TEST_F(StorageTest, EveryCallOfACommitRefused) {
     }
   }
   EXPECT_GT(calls_of_a_commit, 20);
-  record("every write, fsync, rename and other call of a commit refused once (no space, I/O error, "
-         "quota, read-only) or cut short: last good state intact, message with the bytes needed, the "
-         "next save succeeds",
-         refusals, fmt::format("{} refusals over {} calls, all survived", refusals, calls_of_a_commit));
+  record(
+      "every write, fsync, rename and other call of a commit refused once (no space, I/O error, "
+      "quota, read-only) or cut short: last good state intact, message with the bytes needed, the "
+      "next save succeeds",
+      refusals,
+      fmt::format("{} refusals over {} calls, all survived", refusals, calls_of_a_commit));
 }
 
 TEST_F(StorageTest, PowerCuts) {
@@ -137,9 +139,10 @@ TEST_F(StorageTest, PowerCuts) {
     fs::remove_all(place);
     fs::remove_all(after);
   }
-  record("simulated power cut (unflushed writes dropped, torn, reordered; unflushed renames undone): "
-         "the last acknowledged state or the one being committed, never a mixture",
-         cuts, fmt::format("{} cuts, {} of them kept the checkpoint in the making", cuts, newer));
+  record(
+      "simulated power cut (unflushed writes dropped, torn, reordered; unflushed renames undone): "
+      "the last acknowledged state or the one being committed, never a mixture",
+      cuts, fmt::format("{} cuts, {} of them kept the checkpoint in the making", cuts, newer));
 }
 
 TEST_F(StorageTest, BitFlipsAndTruncationsAreNoticed) {
@@ -187,9 +190,11 @@ TEST_F(StorageTest, BitFlipsAndTruncationsAreNoticed) {
     std::ofstream(file, std::ios::binary) << good;
   }
   EXPECT_EQ(store.newest([](const std::string&) {})->manifest.step, 2);
-  record("single-bit flips over all files of a checkpoint: noticed before the first step, the previous "
-         "good checkpoint used and said so",
-         flips, fmt::format("{} of {} noticed", flips, flips));
+  record(
+      "single-bit flips over all files of a checkpoint: noticed before the first step, the "
+      "previous "
+      "good checkpoint used and said so",
+      flips, fmt::format("{} of {} noticed", flips, flips));
   record("truncations over all files of a checkpoint: the same", cuts,
          fmt::format("{} of {} noticed", cuts, cuts));
 }

@@ -1,0 +1,7 @@
+# find_package(millrace) gives millrace::millrace: the library with its headers.
+include(CMakeFindDependencyMacro)
+find_dependency(OpenMP)
+find_dependency(fmt)
+find_dependency(yaml-cpp)
+find_dependency(nlohmann_json)
+include("${CMAKE_CURRENT_LIST_DIR}/millraceTargets.cmake")
