@@ -3,8 +3,10 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -169,19 +171,30 @@ class MatmulPrimitive {
   }
   void run(const float* a, const float* b, float* c) {
     PerThread& t = threads_[static_cast<size_t>(thread_index())];
+    if (!t.stream) set_up(t);  // more threads than there were when it was made
     dnnl_memory_set_data_handle(t.a, const_cast<float*>(a));
     dnnl_memory_set_data_handle(t.b, const_cast<float*>(b));
     dnnl_memory_set_data_handle(t.c, c);
-    const dnnl_exec_arg_t args[3] = {
-        {DNNL_ARG_SRC, t.a}, {DNNL_ARG_WEIGHTS, t.b}, {DNNL_ARG_DST, t.c}};
-    check_dnnl(dnnl_primitive_execute(primitive_, t.stream, 3, args), "execute");
+    const dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, t.a},
+                                     {DNNL_ARG_WEIGHTS, t.b},
+                                     {DNNL_ARG_DST, t.c},
+                                     {DNNL_ARG_SCRATCHPAD, t.scratch}};
+    check_dnnl(dnnl_primitive_execute(primitive_, t.stream, 4, args), "execute");
   }
 
  private:
   struct PerThread {
-    dnnl_memory_t a, b, c;
-    dnnl_stream_t stream;
+    dnnl_memory_t a = nullptr, b = nullptr, c = nullptr, scratch = nullptr;
+    dnnl_stream_t stream = nullptr;
   };
+
+  void set_up(PerThread& t) {
+    create_(&t.a, 0);
+    create_(&t.b, 1);
+    create_(&t.c, 2);
+    create_(&t.scratch, 3);
+    check_dnnl(dnnl_stream_create(&t.stream, engine_, dnnl_stream_default_flags), "stream");
+  }
 
   void make(dnnl_dims_t a_dims, dnnl_dims_t a_strides, dnnl_dims_t b_dims, dnnl_dims_t b_strides,
             dnnl_dims_t c_dims, dnnl_dims_t c_strides, bool accumulate) {
@@ -189,6 +202,10 @@ class MatmulPrimitive {
     dnnl_post_ops_t post = nullptr;
     check_dnnl(dnnl_primitive_attr_create(&attr), "attr");
     check_dnnl(dnnl_post_ops_create(&post), "post ops");
+    // The library's own scratchpad belongs to the primitive, which several threads run at once:
+    // some of its kernels (AVX-512) would write over each other's.
+    check_dnnl(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
+               "scratchpad");
 #if DNNL_VERSION_MAJOR >= 3
     dnnl_memory_desc_t a_md, b_md, c_md;
     check_dnnl(dnnl_memory_desc_create_with_strides(&a_md, 2, a_dims, dnnl_f32, a_strides), "A");
@@ -199,9 +216,14 @@ class MatmulPrimitive {
     dnnl_primitive_desc_t pd;
     check_dnnl(dnnl_matmul_primitive_desc_create(&pd, engine_, a_md, b_md, nullptr, c_md, attr),
                "matmul");
-    const dnnl_memory_desc_t *a = &a_md, *b = &b_md, *c = &c_md;
-    auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) {
-      check_dnnl(dnnl_memory_create(m, *md, engine_, DNNL_MEMORY_NONE), "memory");
+    const const_dnnl_memory_desc_t scratch =
+        dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    dnnl_memory_desc_t scratch_md;
+    check_dnnl(dnnl_memory_desc_clone(&scratch_md, scratch), "scratchpad");
+    create_ = [this, descs = std::array{a_md, b_md, c_md, scratch_md}](dnnl_memory_t* m, size_t i) {
+      check_dnnl(dnnl_memory_create(m, descs[i], engine_,
+                                    i == 3 ? DNNL_MEMORY_ALLOCATE : DNNL_MEMORY_NONE),
+                 "memory");
     };
 #else
     dnnl_memory_desc_t a_md, b_md, c_md;
@@ -214,19 +236,17 @@ class MatmulPrimitive {
     check_dnnl(dnnl_matmul_desc_init(&desc, &a_md, &b_md, nullptr, &c_md), "matmul");
     dnnl_primitive_desc_t pd;
     check_dnnl(dnnl_primitive_desc_create(&pd, &desc, attr, engine_, nullptr), "matmul");
-    const dnnl_memory_desc_t *a = &a_md, *b = &b_md, *c = &c_md;
-    auto create = [&](dnnl_memory_t* m, const dnnl_memory_desc_t* md) {
-      check_dnnl(dnnl_memory_create(m, md, engine_, DNNL_MEMORY_NONE), "memory");
+    const dnnl_memory_desc_t scratch_md =
+        *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    create_ = [this, descs = std::array{a_md, b_md, c_md, scratch_md}](dnnl_memory_t* m, size_t i) {
+      check_dnnl(dnnl_memory_create(m, &descs[i], engine_,
+                                    i == 3 ? DNNL_MEMORY_ALLOCATE : DNNL_MEMORY_NONE),
+                 "memory");
     };
 #endif
     check_dnnl(dnnl_primitive_create(&primitive_, pd), "primitive");
     threads_.resize(static_cast<size_t>(kMaxThreads));
-    for (PerThread& t : threads_) {
-      create(&t.a, a);
-      create(&t.b, b);
-      create(&t.c, c);
-      check_dnnl(dnnl_stream_create(&t.stream, engine_, dnnl_stream_default_flags), "stream");
-    }
+    for (size_t i = 0; i < static_cast<size_t>(threads()); ++i) set_up(threads_[i]);
     dnnl_primitive_desc_destroy(pd);
     dnnl_post_ops_destroy(post);
     dnnl_primitive_attr_destroy(attr);
@@ -234,6 +254,7 @@ class MatmulPrimitive {
 
   dnnl_engine_t engine_ = nullptr;
   dnnl_primitive_t primitive_ = nullptr;
+  std::function<void(dnnl_memory_t*, size_t)> create_;  // a, b, c, scratchpad
   std::vector<PerThread> threads_;
 };
 
