@@ -29,16 +29,16 @@ class RunRecord {
   RunRecord(const RunFolder& folder, const LoadedRun& run, const Resume& resume,
             const std::string& command)
       : folder_(folder) {
-    json_ = {{"id", folder.id()},
-             {"name", run.settings.run_name},
-             {"status", "running"},
-             {"command", command},
-             {"pid", getpid()},
-             {"machine", cpu::machine_name()},
-             {"version", MILLRACE_VERSION},
-             {"step", resume.state.step},
-             {"total",
-              run_length(run.settings, static_cast<int64_t>(run.data.train.size())).total}};
+    json_ = {
+        {"id", folder.id()},
+        {"name", run.settings.run_name},
+        {"status", "running"},
+        {"command", command},
+        {"pid", getpid()},
+        {"machine", cpu::machine_name()},
+        {"version", MILLRACE_VERSION},
+        {"step", resume.state.step},
+        {"total", run_length(run.settings, static_cast<int64_t>(run.data.train.size())).total}};
     if (resume.from && !resume.folder) json_["parent"] = resume.from->folder.string();
   }
   void write(const std::string& status, int exit_code, const TrainResult* result = nullptr) {
@@ -57,8 +57,8 @@ class RunRecord {
       }
       json_["peak_resident_bytes"] = peak_resident_bytes();
     }
-    folder_.write("run.json", json_.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
-                                  "\n");
+    folder_.write("run.json",
+                  json_.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
 
  private:
@@ -94,7 +94,7 @@ int train_command(TrainArguments arguments) {
     // Without a config: only the overrides say where runs are; the rest comes with the run.
     const auto place = load_settings(request);
     if (request.config.empty() && arguments.resume_from.empty() &&
-        !place->schema.was_set("run_name"))
+        !place->schema.origin("run_name").starts_with("command line"))
       arguments.resume_from = "latest";
     auto found = find_resume(place->settings.runs_folder, place->settings.run_name,
                              arguments.resume_from, say);
@@ -173,9 +173,8 @@ int train_command(TrainArguments arguments) {
 
   // Measuring the ceiling takes seconds: a shorter run does without it.
   const double ceiling = result.seconds > 5 ? cpu::measure_sgemm_ceiling() : 0;
-  const double flops = result.median_step_seconds > 0
-                           ? update_flops(programs, s) / result.median_step_seconds
-                           : 0;
+  const double flops =
+      result.median_step_seconds > 0 ? update_flops(programs, s) / result.median_step_seconds : 0;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
   out += ledger_report(result, ceiling);
