@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/model_folder.h"
 #include "cli/resume.h"
 #include "core/clock.h"
 #include "core/text.h"
@@ -27,13 +28,20 @@ int eval_command(const EvalArguments& arguments) {
                  .remedy = "name a run or a checkpoint of a run"});
   const auto run = load_run(request);
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
+  // The tokenizer is made from data.train: other data would give the model's ids other meanings.
+  if (load_tokenizer(folder)->to_json() != run->data.tokenizer->to_json())
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = "the data gives another vocabulary than the model was trained with",
+         .where = run->schema.where("data.train"),
+         .expected = "the tokenizer of " + (folder / "tokenizer.json").string(),
+         .got = "another one",
+         .remedy = "data.validation=FILE validates on other data with the model's tokenizer"});
   cpu::set_threads(static_cast<int>(run->settings.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
-  std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),
-               run->data.description.c_str());
+  std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(), run->data.description.c_str());
   const int64_t start = now_ns();
-  const Metrics metrics =
-      evaluate_model(*run->model, run->settings, run->data, *backend, folder);
+  const Metrics metrics = evaluate_model(*run->model, run->settings, run->data, *backend, folder);
   const double seconds = seconds_since(start);
   if (arguments.json) {
     nlohmann::ordered_json j = {{"model", folder.string()}, {"eval/runtime_s", seconds}};

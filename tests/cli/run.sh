@@ -399,6 +399,7 @@ mkdir -p no-run
 refused "--resume of nowhere" 2 'no run at `nowhere`' 'expected: a run folder' 'got:      nothing there' 'remedy:' -- train good.yaml --resume nowhere
 refused "--resume of a folder that is no run" 2 'no run at `no-run`' 'a folder without run.json' 'remedy:' -- train good.yaml --resume no-run
 refused "--resume of a path without a run" 2 'no run at' 'expected:' 'got:' 'remedy:' -- train --resume runs/nowhere/checkpoints/checkpoint-1
+refused "--resume where nothing was trained yet" 2 'no run at `latest`' 'nothing-yet' 'remedy:' -- train --resume runs_folder=nothing-yet
 refused "two values for --resume" 2 -- train good.yaml --resume go other
 run train good.yaml --run-name first-of-its-name --resume
 holds "--resume before the first run" 0 'no run called first-of-its-name yet'
@@ -471,6 +472,8 @@ is_json "$work/out" || problem+="  not JSON"$'\n'
 report "eval --json" "$problem"
 refused "eval of nowhere" 2 'no run at `nowhere`' 'expected:' 'remedy:' -- eval nowhere
 refused "eval of a folder that is no model" 2 'no run at `no-run`' 'remedy:' -- eval no-run
+tr a-z b-za <"$repository/README.md" | head -c 4000 >letters.txt
+refused "eval with another vocabulary" 2 'data.train=letters.txt' 'another vocabulary' 'tokenizer.json' 'data.validation=' -- eval "$run_folder" data.train=letters.txt model.vocab_size=auto
 run runs
 holds "runs" 0 "judged/$(basename "$run_folder")" '3/3' 'done' 'stopped' 'checkpoints'
 run runs --json
