@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/model_folder.h"
 #include "cli/resume.h"
 #include "core/clock.h"
 #include "core/text.h"
@@ -27,6 +28,15 @@ int eval_command(const EvalArguments& arguments) {
                  .remedy = "name a run or a checkpoint of a run"});
   const auto run = load_run(request);
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
+  // The tokenizer is made from data.train: other data would give the model's ids other meanings.
+  if (load_tokenizer(folder)->to_json() != run->data.tokenizer->to_json())
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = "the data gives another vocabulary than the model was trained with",
+         .where = run->schema.where("data.train"),
+         .expected = "the tokenizer of " + (folder / "tokenizer.json").string(),
+         .got = "another one",
+         .remedy = "data.validation=FILE validates on other data with the model's tokenizer"});
   cpu::set_threads(static_cast<int>(run->settings.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
   std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(), run->data.description.c_str());

@@ -28,8 +28,10 @@ TrainerState state_of(const FoundCheckpoint& checkpoint) {
 }  // namespace
 
 std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
-                                  const std::string& what,
+                                  const std::string& named,
                                   const std::function<void(const std::string&)>& say) {
+  std::string what = named;  // a shell completes folders with a slash, which hides their parents
+  while (what.size() > 1 && what.ends_with('/')) what.pop_back();
   fs::path folder;
   if (what.empty()) {
     const auto newest = RunFolder::newest(runs, name);
@@ -53,13 +55,16 @@ std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
                  .remedy = "copy one back from elsewhere, or start a new run"});
   resume.config = folder / "config.resolved.yaml";
   for (const fs::path& given : {fs::path(what), runs / what}) {
-    if (what.empty() || !fs::is_directory(given) || fs::equivalent(given, folder)) continue;
-    // A checkpoint was named.
-    FoundCheckpoint named{given, verify_folder(given)};
+    const fs::path above = given.parent_path().parent_path();
+    if (what.empty() || !fs::is_directory(given) || above.empty() || !fs::exists(above) ||
+        !fs::equivalent(above, folder))
+      continue;
+    // A checkpoint was named, not a run.
+    FoundCheckpoint chosen{given, verify_folder(given)};
     if (resume.from && fs::equivalent(given, resume.from->folder)) break;
     resume.folder.reset();
     resume.config = given / "config.resolved.yaml";
-    resume.from = std::move(named);
+    resume.from = std::move(chosen);
     break;
   }
   if (resume.from) resume.state = state_of(*resume.from);

@@ -95,7 +95,7 @@ int train_command(TrainArguments arguments) {
     // Without a config: only the overrides say where runs are; the rest comes with the run.
     const auto place = load_settings(request);
     if (request.config.empty() && arguments.resume_from.empty() &&
-        !place->schema.was_set("run_name"))
+        !place->schema.origin("run_name").starts_with("command line"))
       arguments.resume_from = "latest";
     auto found = find_resume(place->settings.runs_folder, place->settings.run_name,
                              arguments.resume_from, say);

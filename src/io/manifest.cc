@@ -10,6 +10,7 @@ namespace millrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Parsed = nlohmann::json;  // sorted: an ordered one takes a quadratic time for many keys
 constexpr std::string_view kOpening = "{\n  \"checksum\": \"";
 constexpr std::string_view kClosing = "\",\n";
 constexpr size_t kDigits = 32;
@@ -40,26 +41,26 @@ bool is_hexadecimal(std::string_view text) {
 
 class Reader {
  public:
-  Reader(const Json& json, const std::string& where) : json_(json), where_(where) {}
-  const Json& at(const std::string& field) const {
+  Reader(const Parsed& json, const std::string& where) : json_(json), where_(where) {}
+  const Parsed& at(const std::string& field) const {
     const auto found = json_.find(field);
     if (found == json_.end()) refuse(where_, field, "a value", "nothing");
     return *found;
   }
   std::string text(const std::string& field) const {
-    const Json& value = at(field);
+    const Parsed& value = at(field);
     if (!value.is_string()) refuse(where_, field, "a text", quote(value.dump(), 60));
     return value.get<std::string>();
   }
   int64_t count(const std::string& field) const {
-    const Json& value = at(field);
+    const Parsed& value = at(field);
     if (!value.is_number_integer() || value < 0 || value > int64_t{1} << 60)
       refuse(where_, field, "a whole number, 0 or more", quote(value.dump(), 60));
     return value.get<int64_t>();
   }
 
  private:
-  const Json& json_;
+  const Parsed& json_;
   const std::string& where_;
 };
 
@@ -92,14 +93,14 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   if (const std::string is = digest_of(rest).xxh3; said != is)
     refuse(where, "checksum", is + ", by what the file holds", quote(said));
   // From here on the bytes are as some program wrote them; that program may still be another one.
-  Json json;
+  Parsed json;
   try {
     // A limit on depth before the parser builds anything: a manifest has three levels.
-    json = Json::parse("{\n" + std::string(rest), [&](int depth, Json::parse_event_t, Json&) {
+    json = Parsed::parse("{\n" + std::string(rest), [&](int depth, Parsed::parse_event_t, Parsed&) {
       if (depth > 4) refuse(where, "", "at most four levels", "a deeper nesting");
       return true;
     });
-  } catch (const Json::exception& error) {
+  } catch (const Parsed::exception& error) {
     refuse(where, "", "JSON", quote(error.what(), 200));
   }
   const Reader fields(json, where);
@@ -114,16 +115,16 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   m.version = fields.text("version");
   m.step = fields.count("step");
   m.plan = fields.text("plan");
-  if (const Json& metric = fields.at("metric"); !metric.is_null()) {
+  if (const Parsed& metric = fields.at("metric"); !metric.is_null()) {
     if (!metric.is_object()) refuse(where, "metric", "a name and a value", "something else");
     const Reader inside(metric, where);
     m.metric_name = inside.text("name");
-    const Json& value = inside.at("value");
+    const Parsed& value = inside.at("value");
     if (!value.is_number() || !std::isfinite(value.get<double>()))
       refuse(where, "metric.value", "a finite number", quote(value.dump(), 60));
     m.metric = value.get<double>();
   }
-  const Json& files = fields.at("files");
+  const Parsed& files = fields.at("files");
   if (!files.is_object() || files.size() > kMaxFiles)
     refuse(where, "files", "names with sizes and checksums", "something else");
   for (const auto& [name, entry] : files.items()) {

@@ -11,8 +11,52 @@ namespace {
 using Json = nlohmann::json;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
 constexpr size_t kMaxFiles = 10'000;  // each is mapped at the same time as the others
+constexpr int kMaxDepth = 20;         // a nested value takes many times its bytes
+
+Error damaged(const std::string& where, const std::string& expected, const std::string& got) {
+  return Error({.code = ErrorCode::failure,
+                .what = "the index of the weights is damaged",
+                .where = where,
+                .expected = expected,
+                .got = got,
+                .remedy = "fetch or write the folder again"});
+}
+
+std::string place(const std::string& index, const std::string& tensor) {
+  return index + ": `weight_map`: " + quote(tensor);
+}
 
 }  // namespace
+
+std::map<std::string, std::string> parse_weight_index(std::string_view text,
+                                                      const std::string& where) {
+  Json root;
+  try {
+    root = Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
+      if (depth > kMaxDepth)
+        throw damaged(where, fmt::format("at most {} levels", kMaxDepth), "more");
+      return true;
+    });
+  } catch (const Json::exception& e) {
+    throw damaged(where, "JSON", quote(e.what(), 200));
+  }
+  const auto map = root.is_object() ? root.find("weight_map") : root.end();
+  if (map == root.end() || !map->is_object())
+    throw damaged(where, "an object `weight_map`", "none");
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string())
+      throw damaged(place(where, tensor), "the name of a file", file.type_name());
+    const auto& name = file.get_ref<const std::string&>();
+    // A plain name: the weights of a folder are in the folder.
+    if (!name.ends_with(".safetensors") || name.find('/') != name.npos || name.starts_with('.') ||
+        printable(name, name.size()) != name)
+      throw damaged(place(where, tensor), "the name of a .safetensors file in this folder",
+                    quote(name));
+    files.emplace(tensor, name);
+  }
+  return files;
+}
 
 WeightFolder::WeightFolder(const fs::path& folder) : path_(folder / "model.safetensors") {
   if (fs::exists(path_)) {
@@ -32,41 +76,18 @@ WeightFolder::WeightFolder(const fs::path& folder) : path_(folder / "model.safet
 }
 
 void WeightFolder::read_index(const fs::path& folder) {
-  auto damaged = [&](const std::string& where, const std::string& expected,
-                     const std::string& got) {
-    return Error({.code = ErrorCode::failure,
-                  .what = "the index of the weights is damaged",
-                  .where = path_.string() + where,
-                  .expected = expected,
-                  .got = got,
-                  .remedy = "fetch or write the folder again"});
-  };
-  Json root;
-  try {
-    root = Json::parse(read_file(path_, kMaxIndexBytes));
-  } catch (const Json::exception& e) {
-    throw damaged("", "JSON", quote(e.what(), 200));
-  }
-  const auto map = root.is_object() ? root.find("weight_map") : root.end();
-  if (!root.is_object() || map == root.end() || !map->is_object())
-    throw damaged("", "an object `weight_map`", "none");
+  const std::string where = path_.string();
   std::map<std::string, const SafetensorsFile*> opened;
-  for (const auto& [tensor, file] : map->items()) {
-    const std::string where = ": `weight_map`: " + quote(tensor);
-    if (!file.is_string()) throw damaged(where, "the name of a file", file.type_name());
-    const auto& name = file.get_ref<const std::string&>();
-    // A plain name: the weights of a folder are in the folder.
-    if (!name.ends_with(".safetensors") || name.find('/') != name.npos ||
-        name.find('\0') != name.npos || name.starts_with('.'))
-      throw damaged(where, "the name of a .safetensors file in this folder", quote(name));
+  for (const auto& [tensor, name] : parse_weight_index(read_file(path_, kMaxIndexBytes), where)) {
     const SafetensorsFile*& at = opened[name];
     if (!at) {
       if (opened.size() > kMaxFiles)
-        throw damaged("", fmt::format("at most {} files", kMaxFiles), "more");
+        throw damaged(where, fmt::format("at most {} files", kMaxFiles), "more");
       files_.push_back(std::make_unique<SafetensorsFile>(folder / name));
       at = files_.back().get();
     }
-    if (!at->find(tensor)) throw damaged(where, "a tensor of " + quote(name), "not in that file");
+    if (!at->find(tensor))
+      throw damaged(place(where, tensor), "a tensor of " + quote(name), "not in that file");
     file_of_[tensor] = at;
   }
 }

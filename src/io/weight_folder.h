@@ -12,6 +12,11 @@
 
 namespace millrace {
 
+// The index's text: which file has which tensor. Error names `where` for anything else, and for a
+// name that is not of a file in the same folder.
+std::map<std::string, std::string> parse_weight_index(std::string_view text,
+                                                      const std::string& where);
+
 class WeightFolder {
  public:
   // Error when there are no weights, or the index or a file is damaged.

@@ -52,7 +52,10 @@ class Gpt : public Model {
         .min(0)
         .below(1)
         .help("Dropout on embeddings, attention and the two residual branches.");
-    s.number("model.rope_theta", &theta_).above(0).help("Base of the rotary frequencies.");
+    s.number("model.rope_theta", &theta_)
+        .above(0)
+        .max(1e12)
+        .help("Base of the rotary frequencies.");
     s.number("model.init_std", &init_std_)
         .above(0)
         .max(10)
@@ -302,6 +305,9 @@ class Gpt : public Model {
     F_ = config.integer("n_inner", 1, 1 << 20).value_or(4 * D_);
     eps_ = config.number("layer_norm_epsilon", 0, 1).value_or(1e-5);
     tied_ = config.boolean("tie_word_embeddings").value_or(true);
+    dropout_ = config.number("resid_pdrop", -1, 1).value_or(0);
+    if (dropout_ < 0 || dropout_ == 1)
+      config.refuse("resid_pdrop", "at least 0, below 1", "check the rates");
     const std::string name = config.text("activation_function").value_or("gelu_new");
     if (name == "gelu_new" || name == "gelu_pytorch_tanh")
       activation_ = "gelu_tanh";

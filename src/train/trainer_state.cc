@@ -11,6 +11,7 @@ namespace millrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Parsed = nlohmann::json;  // sorted: an ordered one takes a quadratic time for many keys
 constexpr size_t kMaxBytes = 16 << 20;
 
 // One place names every field: visit() is used for writing and for reading.
@@ -78,18 +79,19 @@ TrainerState TrainerState::from_json(std::string_view text, const std::string& w
                  .remedy = "resume from another checkpoint"});
   };
   if (text.size() > kMaxBytes) refuse("", "at most 16 MiB", "more");
-  const std::function<bool(int, Json::parse_event_t, Json&)> flat = [&](int depth, auto, Json&) {
+  const std::function<bool(int, Parsed::parse_event_t, Parsed&)> flat = [&](int depth, auto,
+                                                                            Parsed&) {
     if (depth > 3) refuse("", "at most three levels", "a deeper nesting");
     return true;
   };
-  Json json;
+  Parsed json;
   try {
-    json = Json::parse(text, flat);
-  } catch (const Json::exception& error) {
+    json = Parsed::parse(text, flat);
+  } catch (const Parsed::exception& error) {
     refuse("", "JSON", quote(error.what(), 200));
   }
   if (!json.is_object()) refuse("", "an object", quote(json.dump(), 60));
-  auto to_number = [&](const char* name, const Json& value) {
+  auto to_number = [&](const char* name, const Parsed& value) {
     if (value.is_number()) return value.get<double>();
     if (value == "nan") return std::nan("");
     if (value == "inf" || value == "-inf") return value == "inf" ? HUGE_VAL : -HUGE_VAL;
@@ -104,15 +106,18 @@ TrainerState TrainerState::from_json(std::string_view text, const std::string& w
       refuse(name, "a value", "nothing");
       return;
     }
-    const Json& value = *found;
+    const Parsed& value = *found;
     if constexpr (std::is_same_v<T, double>) {
       target = to_number(name, value);
     } else if constexpr (std::is_same_v<T, bool>) {
       if (!value.is_boolean()) refuse(name, "true or false", quote(value.dump(), 60));
       target = value.template get<bool>();
     } else if constexpr (std::is_same_v<T, int64_t>) {
-      if (!value.is_number_integer() || value < -1 || value > int64_t{1} << 60)
-        refuse(name, "a count", quote(value.dump(), 60));
+      // A new state has the lowest count of all. Unsigned, a number above int64 is not a negative.
+      const bool counts = value.is_number_unsigned()
+                              ? value.template get<uint64_t>() <= uint64_t{1} << 60
+                              : value.is_number_integer() && value >= target;
+      if (!counts) refuse(name, "a count", quote(value.dump(), 60));
       target = value.template get<int64_t>();
     } else if constexpr (std::is_same_v<T, std::string>) {
       if (!value.is_string()) refuse(name, "a text", quote(value.dump(), 60));
@@ -120,7 +125,7 @@ TrainerState TrainerState::from_json(std::string_view text, const std::string& w
     } else {
       if (!value.is_array() || value.size() > 100'000)
         refuse(name, "a list of numbers", quote(value.dump(), 60));
-      for (const Json& item : value) target.push_back(to_number(name, item));
+      for (const Parsed& item : value) target.push_back(to_number(name, item));
     }
   });
   return state;

@@ -351,6 +351,201 @@ for file in model.safetensors config.json tokenizer.json; do
 done
 report "SIGTERM" "$problem"
 
+# --- going on with a run
+# holds NAME CODE WORD...: the last run ended with this code and said these words, on either stream.
+holds() {
+  local name=$1 expected=$2 problem="" word
+  shift 2
+  [ "$code" -eq "$expected" ] || problem+="  exit code $code, expected $expected"$'\n'
+  for word in "$@"; do
+    grep -qF -e "$word" "$work/out" "$work/err" || problem+="  it does not say \`$word\`"$'\n'
+  done
+  report "$name" "$problem"
+}
+# flip FILE: one bit in the middle.
+flip() {
+  local at=$(($(stat -c %s "$1") / 2)) byte
+  byte=$(od -An -tu1 -j "$at" -N1 "$1")
+  printf "\\x$(printf %02x $((byte ^ 1)))" | dd of="$1" bs=1 seek="$at" conv=notrunc status=none
+}
+# fresh NAME [OVERRIDE...]: a run of three updates with three checkpoints; its folder in $run_folder.
+fresh() {
+  local name=$1
+  shift
+  run train good.yaml --run-name "$name" checkpoint.every=1 checkpoint.keep_last=3 "$@"
+  run_folder=$(readlink -f runs/latest)
+}
+same=(checkpoint.every=1 checkpoint.keep_last=3)
+fresh go
+for what in '' go "$run_folder" "$run_folder/" runs/latest "$run_folder/checkpoints/checkpoint-3" "$run_folder/checkpoints/checkpoint-3/"; do
+  run train good.yaml --run-name go --resume $what "${same[@]}" # unquoted: none is no argument
+  holds "--resume $what of a finished run" 0 'checkpoint-3 (3 updates done, to the bit)' 'where the time went'
+  report "--resume $what makes no run" "$([ "$(ls runs/go | wc -l)" -eq 1 ] || ls runs/go)"
+done
+# Were it not found, the built-in quickstart would begin: that must not take long to fail here.
+run train --resume runtime.stop_after=1
+holds "--resume without a config: the latest" 0 "go/$(basename "$run_folder")/checkpoints/checkpoint-3 (3 updates done"
+run train --resume training.max_steps=4 training.learning_rate=2e-3 --run-name go
+holds "--resume with changes" 0 'changed  training.max_steps: 3 -> 4' 'changed  training.learning_rate: 0.001 -> 0.002' 'step=4/4'
+report "more steps in the same run" "$([ "$(field step "$run_folder/run.json")" = 4 ] && [ "$(field status "$run_folder/run.json")" = "done" ] || cat "$run_folder/run.json")"
+before=$(find "$run_folder/checkpoints" -printf '%p %s %T@\n')
+for change in model.d_model=64:32 data.tokenizer=byte:char seed=9:1 training.optimizer=sgd:adamw training.max_length=8:16; do
+  key=${change%%=*} was=${change##*:} is=${change#*=}
+  run train good.yaml --run-name go --resume "$key=${is%:*}" training.max_steps=4
+  holds "--resume with another $key" 2 "a run cannot go on with another \`$key\`" "$key=${is%:*}" "expected: $was, as the run began" "got:      ${is%:*}" 'remedy:'
+done
+report "a refused resume leaves the checkpoints alone" "$([ "$before" = "$(find "$run_folder/checkpoints" -printf '%p %s %T@\n')" ] || echo '  it changed them')"
+mkdir -p no-run
+refused "--resume of nowhere" 2 'no run at `nowhere`' 'expected: a run folder' 'got:      nothing there' 'remedy:' -- train good.yaml --resume nowhere
+refused "--resume of a folder that is no run" 2 'no run at `no-run`' 'a folder without run.json' 'remedy:' -- train good.yaml --resume no-run
+refused "--resume of a path without a run" 2 'no run at' 'expected:' 'got:' 'remedy:' -- train --resume runs/nowhere/checkpoints/checkpoint-1
+refused "--resume where nothing was trained yet" 2 'no run at `latest`' 'nothing-yet' 'remedy:' -- train --resume runs_folder=nothing-yet
+refused "two values for --resume" 2 -- train good.yaml --resume go other
+run train good.yaml --run-name first-of-its-name --resume
+holds "--resume before the first run" 0 'no run called first-of-its-name yet'
+
+fresh fork
+before=$(find "$run_folder" -type f ! -name lock -printf '%p %s %T@\n' | sort)
+run train good.yaml --run-name fork --resume "$run_folder/checkpoints/checkpoint-1" "${same[@]}"
+holds "--resume of an older checkpoint" 0 'checkpoint-1 (1 updates done, to the bit)' 'step=3/3'
+other=$(readlink -f runs/latest)
+problem=
+[ "$other" != "$run_folder" ] && [ "$(field parent "$other/run.json")" = "$run_folder/checkpoints/checkpoint-1" ] || problem+="  parent: $(field parent "$other/run.json")"$'\n'
+cmp -s "$other/checkpoints/checkpoint-3/model.safetensors" "$run_folder/checkpoints/checkpoint-3/model.safetensors" || problem+="  other weights after the same updates"$'\n'
+[ "$before" = "$(find "$run_folder" -type f ! -name lock -printf '%p %s %T@\n' | sort)" ] || problem+="  the old run changed"$'\n'
+report "it makes a run of its own and leaves the old one alone" "$problem"
+
+# Damage: the newest whole checkpoint is used; without one, nothing is trained.
+fresh hurt
+flip "$run_folder/checkpoints/checkpoint-3/model.safetensors"
+run train good.yaml --resume "$run_folder" "${same[@]}"
+holds "a damaged newest checkpoint" 0 'checkpoint-3' 'damaged' 'checkpoint-2 (2 updates done'
+report "the lost update is made again" "$([ "$(field step "$run_folder/run.json")" = 3 ] || echo '  it is not')"
+fresh hurt
+echo "a person's note" >"$run_folder/checkpoints/checkpoint-3/note.txt"
+run train good.yaml --resume "$run_folder" "${same[@]}"
+holds "a foreign file in a checkpoint" 0 'checkpoint-3 (3 updates done'
+rm "$run_folder/checkpoints/checkpoint-3/optimizer.safetensors"
+run train good.yaml --resume "$run_folder" "${same[@]}"
+holds "a checkpoint without a file" 0 'optimizer.safetensors' 'checkpoint-2 (2 updates done'
+fresh hurt
+rm "$run_folder/checkpoints/checkpoint-3/manifest.json"
+run train good.yaml --resume "$run_folder" "${same[@]}"
+holds "a checkpoint without a manifest" 0 'checkpoint-2 (2 updates done'
+fresh hurt
+flip "$run_folder/checkpoints/checkpoint-2/trainer_state.json"
+refused "a damaged checkpoint by name" 1 'damaged' 'checkpoint-2/trainer_state.json' 'expected:' 'XXH3' 'got:' 'remedy:' -- eval "$run_folder/checkpoints/checkpoint-2"
+run train good.yaml --resume "$run_folder/checkpoints/checkpoint-2" "${same[@]}"
+holds "--resume of a damaged checkpoint by name" 1 'checkpoint-2/trainer_state.json' 'expected:' 'remedy:'
+for file in "$run_folder"/checkpoints/*/model.safetensors; do flip "$file"; done
+run train good.yaml --resume "$run_folder" "${same[@]}"
+holds "every checkpoint damaged" 1 'no checkpoint of this run can be used' 'all damaged' 'remedy:'
+report "nothing is trained on damage" "$([ "$(field step "$run_folder/run.json")" = 3 ] && ! grep -q 'step=' "$work/err" || echo '  it trained')"
+# A manifest of tomorrow: the refusal of a wrong checksum tells the right one.
+fresh hurt
+manifest=$run_folder/checkpoints/checkpoint-3/manifest.json
+sed -i 's/"format": 1/"format": 2/' "$manifest"
+run eval "$run_folder/checkpoints/checkpoint-3"
+holds "a manifest that was changed" 1 'manifest.json: `checksum`' 'by what the file holds' 'remedy:'
+checksum=$(sed -n 's/.*expected: \([0-9a-f]\{32\}\), by.*/\1/p' "$work/err")
+sed -i "s/\"checksum\": \"[0-9a-f]*\"/\"checksum\": \"$checksum\"/" "$manifest"
+refused "a manifest of a newer format" 1 'the checkpoint has another format' 'manifest.json: `format`' 'expected: 1' '2 (newer)' 'remedy:' -- eval "$run_folder/checkpoints/checkpoint-3"
+run train good.yaml --resume "$run_folder" "${same[@]}"
+holds "it is passed over" 0 'another format' 'checkpoint-2 (2 updates done'
+
+# --- eval and runs
+fresh judged
+run eval "$run_folder"
+holds "eval of a run" 0 'checkpoint-3' 'eval/loss' 'eval/perplexity'
+loss=$(sed -n 's/^eval\/loss *//p' "$work/out")
+for what in judged "$run_folder/checkpoints/checkpoint-3" runs/latest; do
+  run eval "$what"
+  report "eval $what is the same" "$([ "$code" -eq 0 ] && [ "$(sed -n 's/^eval\/loss *//p' "$work/out")" = "$loss" ] || echo "  exit code $code")"
+done
+run eval "$run_folder/checkpoints/checkpoint-1"
+report "eval of an older checkpoint is another" "$([ "$code" -eq 0 ] && [ "$(sed -n 's/^eval\/loss *//p' "$work/out")" != "$loss" ] || echo "  exit code $code, or the same loss")"
+run eval "$run_folder" --json
+problem=
+is_json "$work/out" || problem+="  not JSON"$'\n'
+[ "$(printf %.6f "$(field 'eval.loss' "$work/out")")" = "$loss" ] || problem+="  loss $(field 'eval.loss' "$work/out"), not $loss"$'\n'
+[ "$(printf %.6f "$(field validation_loss "$run_folder/run.json")")" = "$loss" ] || problem+="  training said $(field validation_loss "$run_folder/run.json")"$'\n'
+report "eval --json" "$problem"
+refused "eval of nowhere" 2 'no run at `nowhere`' 'expected:' 'remedy:' -- eval nowhere
+refused "eval of a folder that is no model" 2 'no run at `no-run`' 'remedy:' -- eval no-run
+tr a-z b-za <"$repository/README.md" | head -c 4000 >letters.txt
+refused "eval with another vocabulary" 2 'data.train=letters.txt' 'another vocabulary' 'tokenizer.json' 'data.validation=' -- eval "$run_folder" data.train=letters.txt model.vocab_size=auto
+run runs
+holds "runs" 0 "judged/$(basename "$run_folder")" '3/3' 'done' 'stopped' 'checkpoints'
+run runs --json
+is_json "$work/out" && [ "$(grep -c '"state": "done"' "$work/out")" -ge 5 ] && grep -q "\"judged/$(basename "$run_folder")\"" "$work/out"
+report "runs --json" "$([ $? -eq 0 ] || echo '  not JSON, or runs are missing')"
+refused "runs nowhere" 2 'no folder of runs at `nowhere`' 'expected:' 'remedy:' -- runs nowhere
+run runs no-run
+holds "runs of an empty folder" 0 'no runs in no-run'
+
+"$binary" train good.yaml training.max_steps=1000000 training.eval_every=1000000 --run-name killed >"$work/out" 2>"$work/err" </dev/null &
+child=$!
+for _ in $(seq 300); do
+  grep -qs '"type":"train"' runs/killed/*/metrics.jsonl && break
+  sleep 0.1
+done
+run runs
+report "a run at work" "$(grep -qE 'killed/[^ ]+ +running ' "$work/out" || echo '  is not shown as running')"
+run train good.yaml --run-name killed --resume
+holds "a run at work is not to be resumed" 2 'another process trains in this run folder' "process $child" 'remedy:'
+kill -KILL "$child"
+wait "$child" 2>/dev/null
+child=
+run runs
+report "a run that was killed" "$(grep -qE 'killed/[^ ]+ +died ' "$work/out" || echo '  is not shown as died')"
+run train good.yaml --run-name killed --resume
+holds "a run killed before its first checkpoint begins again" 0 'taken over from process' 'step=3/3'
+run runs
+report "then it is done" "$(grep -qE 'killed/[^ ]+ +done ' "$work/out" || echo '  it is not')"
+
+# --- where runs cannot be, and what a run can be told
+for place in /proc/x /dev/null/x; do
+  refused "runs_folder=$place" 1 "$place" 'cannot create the folder' 'remedy:' -- train good.yaml "runs_folder=$place"
+done
+echo taken >taken
+refused "runs_folder under a file" 1 'taken' 'cannot create the folder' 'remedy:' -- train good.yaml runs_folder=taken
+run train good.yaml runtime.log_format=json
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"$'\n'
+[ "$(grep -c '"type":"train"' "$work/err")" -eq 3 ] || problem+="  not three lines of training"$'\n'
+sed '1,/^run  /d' "$work/err" >"$work/lines"
+while read -r line; do
+  [ -z "$line" ] || is_json <(echo "$line") || problem+="  not JSON: $line"$'\n'
+done <"$work/lines"
+report "runtime.log_format=json" "$problem"
+run train good.yaml runtime.log_format=none
+report "runtime.log_format=none" "$([ "$code" -eq 0 ] && ! grep -q 'step' "$work/err" || echo "  exit code $code, or words about steps")"
+run train good.yaml --run-name pause runtime.stop_after=2
+holds "runtime.stop_after" 75 'stopped after 2 updates' 'millrace train --resume runs/pause/'
+run train good.yaml --run-name pause --resume
+holds "and it goes on" 0 'changed  runtime.stop_after: 2 steps -> ' 'step=3/3'
+refused "a metric that is not there" 2 'checkpoint.metric' 'eval/blue' 'expected: one of eval/loss' 'remedy:   checkpoint.metric=eval/loss' -- train good.yaml checkpoint.metric=eval/blue
+refused "a metric nearly there" 2 'got:      eval/los' 'did you mean `eval/loss`' -- train good.yaml checkpoint.metric=eval/los
+refused "warm-up as a time" 2 '`training.warmup` cannot be a time' 'expected:' '3 minutes' 'remedy:' -- train good.yaml "training.warmup=3 minutes"
+refused "a unit that is none" 2 'training.eval_every' '3 fortnights' 'expected:' 'remedy:' -- train good.yaml "training.eval_every=3 fortnights"
+run train good.yaml "training.eval_every=1 epoch" training.max_steps=0 training.num_epochs=2 data.grammar_chars=1000
+report "validation once an epoch" "$([ "$code" -eq 0 ] && [ "$(grep -c '"type":"eval"' runs/latest/metrics.jsonl)" -eq 2 ] || echo "  exit code $code, $(grep -c '"type":"eval"' runs/latest/metrics.jsonl) times")"
+run train good.yaml sample.every=1
+report "sample.every" "$([ "$code" -eq 0 ] && [ "$(grep -c 'the model writes' "$work/err")" -eq 3 ] || echo "  exit code $code, $(grep -c 'the model writes' "$work/err") samples")"
+run train good.yaml training.early_stop_patience=2 training.early_stop_delta=1 training.max_steps=500 training.eval_every=1
+holds "early stopping" 0 'stopped early, no gain since'
+report "after two without gain" "$([ "$(field step runs/latest/run.json)" = 3 ] || echo "  after $(field step runs/latest/run.json)")"
+# The averaged weights are what is validated and saved; a sitting more or less does not change them.
+run train good.yaml --run-name average training.ema_decay=0.9 training.max_steps=4
+whole=$(readlink -f runs/latest)
+run train good.yaml --run-name average-2 training.ema_decay=0.9 training.max_steps=4 runtime.stop_after=2
+holds "training.ema_decay" 75 'stopped after 2 updates'
+run train --resume average-2 runtime.stop_after=0
+holds "training.ema_decay goes on" 0 'to the bit' 'step=4/4'
+report "to the same average" "$(cmp "$whole/checkpoints/checkpoint-4/model.safetensors" runs/latest/checkpoints/checkpoint-4/model.safetensors 2>&1)"
+run train good.yaml --run-name average --resume training.ema_decay=0.5 training.max_steps=4
+holds "another ema_decay" 2 'training.ema_decay' 'expected: 0.9'
+
 # --- help, version, colour
 run --help
 problem=

@@ -60,7 +60,8 @@ std::vector<Example> yaml_examples() {
       accepted("runtime: {memory_limit: \"512 MB\"}\n"),
       accepted("runtime: {memory_limit: 0}\n"),
       accepted("seed: 9000000000000000\n"),
-      accepted("model: {rope_theta: 1e308}\n"),
+      accepted("model: {rope_theta: 1e12}\n"),
+      refused("model: {rope_theta: 1e308}\n", {"`model.rope_theta`", "at most"}),
       accepted("#" + repeated("#", 100'000) + "\nseed: 1\n"),
       accepted("run_name: " + repeated("x", 100'000) + "\n"),
       // refused by the text alone

@@ -46,6 +46,8 @@ struct Target {
   // the text stands behind eight bytes of its length.
   std::string (*generate)(RandomStream& random) = nullptr;
   bool has_length = false;
+  // Makes a checksum right again after the damage, or null: what is behind it is to be read.
+  std::string (*repair)(const std::string& bytes) = nullptr;
 };
 
 const std::vector<Target>& targets();
@@ -56,6 +58,10 @@ std::vector<Example> yaml_examples();
 std::vector<Example> command_examples();
 std::vector<Example> tokenizer_json_examples();
 std::vector<Example> utf8_examples();
+std::vector<Example> manifest_examples();
+std::vector<Example> trainer_state_examples();
+std::vector<Example> model_config_examples();
+std::vector<Example> weight_index_examples();
 
 // Input number `index` of this seed: always the same bytes.
 std::string make_input(const Target& target, uint64_t seed, uint64_t index);
@@ -63,5 +69,7 @@ std::string make_input(const Target& target, uint64_t seed, uint64_t index);
 // Length and text, as safetensors has it.
 std::string with_length(std::string_view text, std::string_view rest);
 std::string repeated(std::string_view unit, int count);
+// A manifest of a checkpoint: the lines with the checksum, and what it covers.
+std::string signed_manifest(std::string_view rest);
 
 }  // namespace millrace::fuzz

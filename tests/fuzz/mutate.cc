@@ -233,7 +233,7 @@ std::string make_input(const Target& target, uint64_t seed, uint64_t index) {
   const int changes = mutator.chance(16) ? 0 : kChanges[random.below(kChanges.size())];
   if (!target.has_length || bytes.size() < 8 || mutator.chance(8)) {
     for (int i = 0; i < changes; ++i) mutator.change(&bytes);
-    return bytes;
+    return target.repair != nullptr && !mutator.chance(8) ? target.repair(bytes) : bytes;
   }
   // The text behind the length is damaged and gets a true length again; otherwise nearly every
   // input would be refused for that. Half of the time as many bytes follow as the text seems to

@@ -1,16 +1,20 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/text.h"
 #include "data/tokenizer.h"
+#include "io/manifest.h"
 #include "io/safetensors.h"
 #include "io/schema.h"
+#include "io/weight_folder.h"
 #include "io/yaml.h"
 #include "model/model.h"
 #include "tests/fuzz/fuzz.h"
 #include "train/settings.h"
+#include "train/trainer_state.h"
 
 namespace millrace::fuzz {
 namespace {
@@ -254,6 +258,79 @@ Verdict run_utf8(std::string_view bytes) {
   return verdict;
 }
 
+// --- the JSON files of a model's folder
+
+// What was written by us can be read; the result of `read` is what the caller compares.
+template <typename Read>
+auto read_again(Read read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw Broken(fmt::format("what was written cannot be read: {}", error.what()));
+  }
+}
+
+Verdict run_manifest(std::string_view bytes) {
+  return verdict_of("manifest.json", [&] {
+    const Manifest m = parse_manifest(bytes, "manifest.json");
+    require(m.step >= 0, "a negative step");
+    for (const auto& [name, digest] : m.files)
+      require(digest.bytes >= 0 && digest.xxh3.size() == 32, "a digest that is none");
+    const Manifest again = read_again([&] { return parse_manifest(manifest_text(m), "written"); });
+    require(again.version == m.version && again.step == m.step && again.plan == m.plan &&
+                again.metric == m.metric && again.files == m.files &&
+                (!m.metric || again.metric_name == m.metric_name),
+            "the manifest changed when written and read");
+  });
+}
+
+// The checksum of what is there now, where there is a place for one.
+std::string repair_manifest(const std::string& bytes) {
+  const size_t first = bytes.find('\n');
+  const size_t second = first == bytes.npos ? first : bytes.find('\n', first + 1);
+  return second == bytes.npos ? bytes : signed_manifest(bytes.substr(second + 1));
+}
+
+Verdict run_trainer_state(std::string_view bytes) {
+  return verdict_of("trainer_state.json", [&] {
+    const TrainerState state = TrainerState::from_json(bytes, "trainer_state.json");
+    require(state.step >= 0 && state.samples >= 0 && state.tokens >= 0 && state.window.steps >= 0 &&
+                state.epoch.steps >= 0 && state.metrics_bytes >= 0 && state.evaluated_step >= -1 &&
+                state.sampled_step >= -1,
+            "a negative count");
+    const std::string text = state.to_json(10, 0.5);
+    const TrainerState again = read_again([&] { return TrainerState::from_json(text, "written"); });
+    require(again.to_json(10, 0.5) == text, "the state changed when written and read");
+  });
+}
+
+Verdict run_model_config(std::string_view bytes) {
+  return verdict_of("config.json", [&] {
+    const auto model = model_from_external_config(bytes, "config.json");
+    const std::string text = model->external_config();
+    const auto again = read_again([&] { return model_from_external_config(text, "written"); });
+    require(again->external_config() == text, "the model changed when written and read");
+    require(
+        again->vocab_size() == model->vocab_size() && again->max_length() == model->max_length(),
+        "the model has other sizes when written and read");
+    require(model->vocab_size() >= 2 && model->max_length() >= 1, "a size that is none");
+  });
+}
+
+Verdict run_weight_index(std::string_view bytes) {
+  return verdict_of("index.json", [&] {
+    const auto files = parse_weight_index(bytes, "index.json");
+    for (const auto& [tensor, file] : files) {
+      require(file.ends_with(".safetensors") && !file.starts_with('.') &&
+                  file.find('/') == file.npos && clean_text_length(file) == file.size(),
+              "the name of a file that is none");
+    }
+    const std::string text = nlohmann::json{{"weight_map", files}}.dump();
+    require(read_again([&] { return parse_weight_index(text, "written"); }) == files,
+            "the index changed when written and read");
+  });
+}
+
 // --- what the fuzzer works with
 
 const std::vector<std::string> kNumbers = {"0",
@@ -385,6 +462,35 @@ std::vector<Target> make_targets() {
                                                "\n",
                                                "a"};
 
+  const std::vector<std::string> manifest_words = {
+      "\"checksum\"", "\"format\"", "\"version\"",   "\"step\"",          "\"plan\"",
+      "\"metric\"",   "\"name\"",   "\"value\"",     "\"files\"",         "\"bytes\"",
+      "\"xxh3\"",     "../",        "manifest.json", "model.safetensors", "\\u002e"};
+  const std::vector<std::string> index_words = {"\"weight_map\"",
+                                                "\"metadata\"",
+                                                "\"total_size\"",
+                                                ".safetensors",
+                                                "\"a.safetensors\"",
+                                                "../",
+                                                "/",
+                                                "\\u002e",
+                                                "\\u002f",
+                                                "\\u009b"};
+  const std::vector<std::string> state_words = {"\"nan\"", "\"inf\"", "\"-inf\"", "-1"};
+  const std::vector<std::string> model_words = {"\"gpt2\"",         "\"llama\"",
+                                                "\"millrace\"",     "\"gelu_new\"",
+                                                "\"relu\"",         "\"silu\"",
+                                                "\"swiglu\"",       "\"rotary\"",
+                                                "\"learned\"",      "\"rms_norm\"",
+                                                "\"layer_norm\"",   "\"auto\"",
+                                                "\"dropout\"",      "\"rope_theta\"",
+                                                "\"rms_norm_eps\"", "\"norm_eps\"",
+                                                "\"init_std\"",     "\"bias\"",
+                                                "\"mlp_bias\"",     "\"attention_bias\"",
+                                                "\"head_dim\"",     "\"rope_parameters\"",
+                                                "\"d_ff\"",         "\"tied_embeddings\"",
+                                                "\"activation\"",   "\"tie_word_embeddings\""};
+
   // A further reader of bytes from outside is a line here.
   std::vector<Target> all = {
       {"safetensors", run_safetensors, safetensors_examples, join({kNumbers, kJson, tensor_words})},
@@ -393,11 +499,19 @@ std::vector<Target> make_targets() {
       {"tokenizer_json", run_tokenizer_json, tokenizer_json_examples,
        join({kNumbers, kJson, tokenizer_words})},
       {"utf8", run_utf8, utf8_examples, utf8_words},
+      {"manifest", run_manifest, manifest_examples, join({kNumbers, kJson, manifest_words})},
+      {"trainer_state", run_trainer_state, trainer_state_examples,
+       join({kNumbers, kJson, state_words})},
+      {"model_config", run_model_config, model_config_examples,
+       join({kNumbers, kJson, model_words})},
+      {"weight_index", run_weight_index, weight_index_examples,
+       join({kNumbers, kJson, index_words})},
   };
   all[0].generate = generate_safetensors;
   all[0].has_length = true;
   all[1].good = {resolved};
   all[2].good = assignments;
+  all[5].repair = repair_manifest;
   for (Target& target : all) {
     constexpr size_t kLongestSeed = 4096;
     for (Example& example : target.examples()) {
