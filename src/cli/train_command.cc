@@ -134,6 +134,12 @@ int train_command(TrainArguments arguments) {
                         ? ", to the bit"
                         : "; the plan is another one, so bits may differ"));
 
+  const int64_t total = run_length(s, static_cast<int64_t>(run->data.train.size())).total;
+  if (resume.from && resume.folder && resume.state.step >= total) {
+    say(fmt::format("the run has done its {} updates; a larger training.max_steps goes on", total));
+    return 0;
+  }
+
   std::unique_ptr<RunFolder> own;
   if (!resume.folder) own = RunFolder::create(s.runs_folder, s.run_name);
   RunFolder& folder = own ? *own : *resume.folder;

@@ -266,6 +266,8 @@ class Gpt : public Model {
                {"rope_theta", theta_},
                {"init_std", init_std_}}}}}};
     }
+    // None: our tokenizers have no such tokens, and the families' defaults name real ones.
+    j["bos_token_id"] = j["eos_token_id"] = nullptr;
     j["torch_dtype"] = "float32";
     return j.dump(2) + "\n";
   }

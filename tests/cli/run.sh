@@ -379,7 +379,8 @@ same=(checkpoint.every=1 checkpoint.keep_last=3)
 fresh go
 for what in '' go "$run_folder" "$run_folder/" runs/latest "$run_folder/checkpoints/checkpoint-3" "$run_folder/checkpoints/checkpoint-3/"; do
   run train good.yaml --run-name go --resume $what "${same[@]}" # unquoted: none is no argument
-  holds "--resume $what of a finished run" 0 'checkpoint-3 (3 updates done, to the bit)' 'where the time went'
+  holds "--resume $what of a finished run" 0 'checkpoint-3 (3 updates done, to the bit)' 'the run has done its 3 updates'
+  report "--resume $what leaves run.json alone" "$([ "$(field status "$run_folder/run.json")" = done ] && [ "$(field validation_loss "$run_folder/run.json")" != null ] || cat "$run_folder/run.json")"
   report "--resume $what makes no run" "$([ "$(ls runs/go | wc -l)" -eq 1 ] || ls runs/go)"
 done
 # Were it not found, the built-in quickstart would begin: that must not take long to fail here.
