@@ -155,15 +155,24 @@ std::string ledger_report(const TrainResult& result, double ceiling) {
   auto table = [&](const char* title, std::vector<LedgerRow> rows) {
     s += fmt::format("\n  {:<28} {:>9} {:>7} {:>11} {:>9}{}\n", title, "time", "share", "GFLOP/s",
                      "GB/s", ceiling > 0 ? "  of sgemm" : "");
-    for (const LedgerRow& row : rows) {
-      const double seconds = static_cast<double>(row.ns) * 1e-9,
-                   share = static_cast<double>(row.ns) / total;
-      if (share < 0.002) continue;
+    auto line = [&](const LedgerRow& row) {
+      const double seconds = static_cast<double>(row.ns) * 1e-9;
       s += fmt::format("  {:<28} {:>9} {:>5.1f} % {:>11.1f} {:>9.1f}", row.name,
-                       human_seconds(seconds), 100 * share, row.flops / seconds * 1e-9,
-                       row.bytes / seconds * 1e-9);
+                       human_seconds(seconds), 100 * static_cast<double>(row.ns) / total,
+                       row.flops / seconds * 1e-9, row.bytes / seconds * 1e-9);
       s += ceiling > 0 ? fmt::format("  {:>6.1f} %\n", 100 * row.flops / seconds / ceiling) : "\n";
+    };
+    LedgerRow small{"all others"};
+    for (const LedgerRow& row : rows) {
+      if (static_cast<double>(row.ns) >= 0.01 * total) {
+        line(row);
+        continue;
+      }
+      small.ns += row.ns;
+      small.flops += row.flops;
+      small.bytes += row.bytes;
     }
+    if (small.ns > 0) line(small);
   };
   table("by component", rows_by_component(ledger));
   table("by op", rows_by_op(ledger));

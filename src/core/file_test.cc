@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <thread>
@@ -260,6 +261,88 @@ TEST_F(FileTest, CacheFolder) {
   for (const auto& [name, value] : saved) {
     value.empty() ? unsetenv(name) : setenv(name, value.c_str(), 1);
   }
+}
+
+TEST_F(FileTest, DigestsFollowTheBytes) {
+  const FileDigest empty = digest_of(""), one = digest_of("a");
+  EXPECT_EQ(empty.xxh3, "99aa06d3014798d86001c324468d497f");  // XXH3-128 of nothing, as published
+  EXPECT_EQ(one.bytes, 1);
+  EXPECT_NE(one, empty);
+  const fs::path path = folder_ / "x";
+  OutputFile file(path, OutputFile::Mode::truncate);
+  std::string all;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string part(static_cast<size_t>(i % 37), static_cast<char>(i));
+    file.write(part);
+    all += part;
+  }
+  file.close();
+  EXPECT_EQ(file.digest(), digest_of(all));
+  EXPECT_EQ(digest_of_file(path), digest_of(all));
+  EXPECT_EQ(write_new_file(path, "other"), digest_of("other"));
+  EXPECT_EQ(digest_of_file(path), digest_of("other"));
+}
+
+TEST_F(FileTest, FoldersAreRemovedWithoutFollowingLinks) {
+  create_folders(folder_ / "a/b/c");
+  write_file(folder_ / "a/b/x", "x");
+  write_file(folder_ / "kept", "kept");
+  fs::create_directory(folder_ / "other");
+  write_file(folder_ / "other/y", "y");
+  fs::create_symlink(folder_ / "kept", folder_ / "a/link");
+  fs::create_directory_symlink(folder_ / "other", folder_ / "a/b/folder_link");
+  remove_folder(folder_ / "a");
+  EXPECT_FALSE(fs::exists(folder_ / "a"));
+  EXPECT_EQ(read_file(folder_ / "kept"), "kept");
+  EXPECT_EQ(read_file(folder_ / "other/y"), "y");
+  EXPECT_EQ(error_of([&] { remove_folder(folder_ / "nothing"); }).where,
+            (folder_ / "nothing").string());
+}
+
+TEST_F(FileTest, LinksAreReplaced) {
+  replace_link(folder_ / "latest", "one");
+  EXPECT_EQ(fs::read_symlink(folder_ / "latest"), "one");
+  replace_link(folder_ / "latest", "two");
+  EXPECT_EQ(fs::read_symlink(folder_ / "latest"), "two");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(FileTest, TruncateCutsAndNamesWhatItCannot) {
+  write_file(folder_ / "x", "0123456789");
+  truncate_file(folder_ / "x", 4);
+  EXPECT_EQ(read_file(folder_ / "x"), "0123");
+  EXPECT_EQ(error_of([&] { truncate_file(folder_ / "no", 1); }).where, (folder_ / "no").string());
+}
+
+TEST_F(FileTest, OneLockOneOwner) {
+  const fs::path path = folder_ / "lock";
+  std::string owner;
+  EXPECT_FALSE(LockFile::is_taken(path));
+  {
+    LockFile first;
+    ASSERT_TRUE(first.take(path, "first", &owner));
+    EXPECT_EQ(owner, "");
+    EXPECT_TRUE(LockFile::is_taken(path));
+    LockFile second;
+    EXPECT_FALSE(second.take(path, "second", &owner));
+    EXPECT_EQ(owner, "first");
+    first.give_back();
+    EXPECT_FALSE(LockFile::is_taken(path));
+    EXPECT_TRUE(second.take(path, "second", &owner));
+    EXPECT_EQ(owner, "") << "given back, not left behind";
+  }
+  // A process that dies gives nothing back; its word stays for the next one to read.
+  const pid_t child = fork();
+  if (child == 0) {
+    LockFile lock;
+    std::string ignored;
+    lock.take(path, "the dead one", &ignored);
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  LockFile heir;
+  ASSERT_TRUE(heir.take(path, "heir", &owner));
+  EXPECT_EQ(owner, "the dead one");
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "core/text.h"
 #include "data/sampler.h"
@@ -66,7 +68,7 @@ class Loop {
       run_->begin_metrics(resume ? state_.metrics_bytes : 0, state_.step, state_.seconds,
                           s_.tensorboard);
     earlier_seconds_ = state_.seconds;
-    epoch_ledger_ = result_.ledger;
+    epoch_ledger_ = window_ledger_ = owner_times();
     while (duties() && !finished() && !interrupted()) update();
     result_.stopped = !finished();
     if (run_ && saved_step_ != state_.step) save();
@@ -325,25 +327,40 @@ class Loop {
         seconds / steps,
         earlier_seconds_ + elapsed,
         here > 0 ? elapsed / here * static_cast<double>(length_.total - state_.step) : 0,
-        static_cast<double>(result_.ledger.ns(Owner::input_wait) - window_wait_) * 1e-9 / seconds};
+        owner_seconds(Owner::input_wait, window_ledger_) / seconds};
     observer_.step(report);
     if (run_) {
       run_->log(describe(report));
-      run_->metrics(
-          "train", report.step,
-          {{"train/loss", report.loss},
-           {"train/grad_norm", report.grad_norm},
-           {"train/learning_rate", report.learning_rate},
-           {"train/epoch", epochs_done()},
-           {"train/tokens_seen", static_cast<double>(state_.tokens)},
-           {"throughput/tokens_per_sec", report.tokens_per_second},
-           {"time/step", report.step_seconds},
-           {"time/input_wait", report.input_wait_share},
-           {"memory/predicted_peak_bytes", static_cast<double>(session_.allocated_bytes())}});
+      Metrics metrics{
+          {"train/loss", report.loss},
+          {"train/grad_norm", report.grad_norm},
+          {"train/learning_rate", report.learning_rate},
+          {"train/epoch", epochs_done()},
+          {"train/tokens_seen", static_cast<double>(state_.tokens)},
+          {"throughput/tokens_per_sec", report.tokens_per_second},
+          {"throughput/steps_per_sec", 1 / report.step_seconds},
+          {"time/step", report.step_seconds},
+          {"memory/predicted_peak_bytes", static_cast<double>(session_.allocated_bytes())}};
+      for (size_t i = 0; i < kOwners; ++i) {
+        const auto owner = static_cast<Owner>(i);
+        metrics[fmt::format("time/{}", owner_name(owner))] =
+            owner_seconds(owner, window_ledger_) / seconds;
+      }
+      run_->metrics("train", report.step, metrics);
     }
     state_.window = {};
     window_ns_ = now_ns();
-    window_wait_ = result_.ledger.ns(Owner::input_wait);
+    window_ledger_ = owner_times();
+  }
+
+  using OwnerTimes = std::array<int64_t, kOwners>;
+  OwnerTimes owner_times() const {
+    OwnerTimes times;
+    for (size_t i = 0; i < kOwners; ++i) times[i] = result_.ledger.ns(static_cast<Owner>(i));
+    return times;
+  }
+  double owner_seconds(Owner owner, const OwnerTimes& since) const {
+    return static_cast<double>(result_.ledger.ns(owner) - since[static_cast<size_t>(owner)]) * 1e-9;
   }
 
   void report_epoch() {
@@ -362,9 +379,8 @@ class Loop {
                     {"throughput/samples_per_sec", report.samples_per_second}};
     for (size_t i = 0; i < kOwners; ++i) {
       const auto owner = static_cast<Owner>(i);
-      const auto ns = static_cast<double>(result_.ledger.ns(owner) - epoch_ledger_.ns(owner));
-      if (ns <= 0) continue;
-      const double share = ns * 1e-9 / report.seconds;
+      const double share = owner_seconds(owner, epoch_ledger_) / report.seconds;
+      if (share <= 0) continue;
       report.shares.emplace_back(owner_name(owner), share);
       metrics[fmt::format("time/epoch_{}", owner_name(owner))] = share;
     }
@@ -377,7 +393,7 @@ class Loop {
     }
     state_.epoch = {};
     epoch_ns_ = now_ns();
-    epoch_ledger_ = result_.ledger;
+    epoch_ledger_ = owner_times();
   }
 
   bool evaluate() {
@@ -416,6 +432,7 @@ class Loop {
       run_->metrics("eval", state_.step, line);
     }
     window_ns_ = now_ns();
+    window_ledger_ = owner_times();
     return true;
   }
 
@@ -452,13 +469,19 @@ class Loop {
     best_is_new_ = false;
   }
 
-  void save_in_background(const Snapshot& snapshot) const {
+  void save_in_background(const Snapshot& snapshot) {
     const CheckpointSettings& c = s_.checkpoint;
     run_->checkpoints().commit(snapshot, model_);
-    run_->checkpoints().retain(c.keep_last, c.keep_best, c.metric, c.larger_is_better());
+    try {
+      run_->checkpoints().retain(c.keep_last, c.keep_best, c.metric, c.larger_is_better());
+    } catch (const Error& error) {
+      tidy_fault_ = error.what();  // the checkpoint itself is safe; the next one tidies up
+    }
   }
 
   void save_finished(int64_t step, const Error* error) {
+    if (!tidy_fault_.empty())
+      note("old checkpoints stay for now: " + std::exchange(tidy_fault_, ""));
     if (error) {
       note(fmt::format("{}\n  training goes on; the next interval tries again", error->what()));
       result_.save_error = *error;
@@ -511,12 +534,13 @@ class Loop {
 
   TrainerState state_;
   TrainResult result_;
-  Ledger epoch_ledger_;
+  std::array<int64_t, kOwners> window_ledger_{}, epoch_ledger_{};  // as they stood at the start
   std::vector<double> step_seconds_;
   double norm_ = 0, earlier_seconds_ = 0;
-  int64_t start_ns_ = 0, window_ns_ = 0, window_wait_ = 0, epoch_ns_ = 0;
+  int64_t start_ns_ = 0, window_ns_ = 0, epoch_ns_ = 0;
   int64_t saved_step_ = -1, saved_ns_ = 0;
   bool best_is_new_ = false;
+  std::string tidy_fault_;                // written by the saver's thread, read when it is done
   std::optional<BackgroundSaver> saver_;  // the last member: its thread uses the others
 };
 
