@@ -152,6 +152,18 @@ std::string ledger_report(const TrainResult& result, double ceiling) {
     s += fmt::format("  {:<12} {:>9}  {:>5.1f} %  {}\n", owner_name(owner),
                      human_seconds(ns * 1e-9), 100 * share, bar);
   }
+  // What the account itself costs: a read of the clock for every node that ran.
+  int64_t reads = 0;
+  for (const NodeTimes& t : ledger.node_times())
+    reads += t.runs * std::count_if(t.plan->kernels.begin(), t.plan->kernels.end(),
+                                    [](const KernelChoice& k) { return !k.name.empty(); });
+  constexpr int kReads = 20'000;
+  const int64_t start = now_ns();
+  for (int i = 0; i < kReads; ++i) [[maybe_unused]] const volatile int64_t now = now_ns();
+  const double each = seconds_since(start) / kReads;
+  s += fmt::format("  (the account itself: {} reads of the clock, {:.0f} ns each, {:.3f} %)\n",
+                   with_commas(reads), each * 1e9,
+                   100 * static_cast<double>(reads) * each * 1e9 / total);
   auto table = [&](const char* title, std::vector<LedgerRow> rows) {
     s += fmt::format("\n  {:<28} {:>9} {:>7} {:>11} {:>9}{}\n", title, "time", "share", "GFLOP/s",
                      "GB/s", ceiling > 0 ? "  of sgemm" : "");
