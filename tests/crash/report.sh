@@ -4,10 +4,12 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 commit=$(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown)
 [ -z "$(git -C "$here" status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
+counts="the short counts of \`./check\`; \`./check --reliability\` runs the long ones"
+[ "${MILLRACE_FULL:-0}" = 1 ] && counts="the long counts of \`./check --reliability\`"
 cat <<HEAD
 # Reliability
 
-Each promise, the test that holds it, how often it was tried, and what was seen. Written by \`./check --full\`; not edited by hand.
+Each promise, the test that holds it, how often it was tried, and what was seen. Written by the tests themselves, with $counts.
 
 Commit $commit, $(date -u +%Y-%m-%d), $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), Linux $(uname -r | cut -d- -f1).
 
