@@ -71,8 +71,11 @@ class Loop {
     epoch_ledger_ = window_ledger_ = owner_times();
     while (duties() && !finished() && !interrupted()) update();
     result_.stopped = !finished();
-    if (run_ && saved_step_ != state_.step) save();
-    if (saver_) saver_->wait();
+    if (saver_) {
+      const OwnerScope owner(result_.ledger, Owner::checkpoint);
+      if (saved_step_ != state_.step) save();
+      saver_->wait();
+    }
     result_.ledger.change(Owner::residual);
     finish_result();
     return std::move(result_);
