@@ -4,7 +4,6 @@
 
 #include "cli/commands.h"
 #include "cli/model_folder.h"
-#include "cli/resume.h"
 #include "core/clock.h"
 #include "core/text.h"
 #include "cpu/cpu_backend.h"

@@ -6,7 +6,6 @@
 
 #include "cli/commands.h"
 #include "cli/model_folder.h"
-#include "cli/resume.h"
 #include "cli/utf8_stream.h"
 #include "core/text.h"
 #include "cpu/cpu_backend.h"

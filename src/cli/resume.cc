@@ -1,5 +1,6 @@
 #include "cli/resume.h"
 
+#include <algorithm>
 #include <array>
 
 #include "io/quote.h"
@@ -8,21 +9,21 @@ namespace millrace {
 namespace {
 
 // A run with another value of these is another run.
-constexpr std::array<std::string_view, 13> kFixed = {
-    "model.",           "data.train",         "data.tokenizer",     "data.max_chars",
-    "data.grammar",     "data.sampling",      "data.validation_f",  "seed",
-    "training.max_len", "training.optimizer", "training.ema_decay", "training.momentum",
-    "training.nesterov"};
+constexpr std::array<std::string_view, 12> kFixed = {"data.train",
+                                                     "data.validation_fraction",
+                                                     "data.tokenizer",
+                                                     "data.max_chars",
+                                                     "data.grammar_chars",
+                                                     "data.sampling",
+                                                     "seed",
+                                                     "training.max_length",
+                                                     "training.optimizer",
+                                                     "training.ema_decay",
+                                                     "training.momentum",
+                                                     "training.nesterov"};
 
 bool is_fixed(const std::string& key) {
-  for (const std::string_view prefix : kFixed)
-    if (key.starts_with(prefix)) return true;
-  return false;
-}
-
-TrainerState state_of(const FoundCheckpoint& checkpoint) {
-  const fs::path path = checkpoint.folder / "trainer_state.json";
-  return TrainerState::from_json(read_file(path, 16 << 20), path.string());
+  return key.starts_with("model.") || std::find(kFixed.begin(), kFixed.end(), key) != kFixed.end();
 }
 
 }  // namespace
@@ -67,7 +68,7 @@ std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
     resume.from = std::move(chosen);
     break;
   }
-  if (resume.from) resume.state = state_of(*resume.from);
+  if (resume.from) resume.state = TrainerState::of_checkpoint(resume.from->folder);
   return resume;
 }
 
@@ -86,25 +87,6 @@ void check_changes(const Schema& now, const fs::path& config,
                    .remedy = "put it back, or start a new run without --resume"});
     say(fmt::format("changed  {}: {} -> {}", key, was, is));
   }
-}
-
-fs::path find_model_folder(const fs::path& runs, const std::string& what) {
-  for (const fs::path& given : {fs::path(what), runs / what})
-    if (fs::is_regular_file(given / "config.json")) return given;
-  const fs::path run = RunFolder::find(runs, what);
-  const CheckpointStore store(run / "checkpoints");
-  const auto settings = load_settings({(run / "config.resolved.yaml").string(), {}});
-  const CheckpointSettings& c = settings->settings.checkpoint;
-  if (const auto best = store.best(c.metric, c.larger_is_better())) return best->folder;
-  std::string damaged;
-  if (const auto newest = store.newest([&](const std::string& text) { damaged = text; }))
-    return newest->folder;
-  throw Error({.code = ErrorCode::failure,
-               .what = "the run has no checkpoint yet",
-               .where = store.folder().string(),
-               .expected = "a checkpoint",
-               .got = damaged.empty() ? "none" : damaged,
-               .remedy = "go on with `millrace train --resume " + run.string() + "`"});
 }
 
 }  // namespace millrace

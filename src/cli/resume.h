@@ -29,8 +29,4 @@ std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
 void check_changes(const Schema& now, const fs::path& config,
                    const std::function<void(const std::string&)>& say);
 
-// The folder of a model a person names: a checkpoint or Hugging Face folder as it is, or a run: its
-// best checkpoint by `metric`, else its newest.
-fs::path find_model_folder(const fs::path& runs, const std::string& what);
-
 }  // namespace millrace

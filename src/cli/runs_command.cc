@@ -49,8 +49,7 @@ std::optional<Row> read_run(const fs::path& folder, const std::string& name) {
       if (!LockFile::is_taken(folder / "lock")) row.state = "died";
       // run.json is written at the start and the end; in between the newest checkpoint knows more.
       if (!checkpoints.empty()) {
-        const fs::path path = checkpoints[0] / "trainer_state.json";
-        const auto state = TrainerState::from_json(read_file(path, 16 << 20), path.string());
+        const auto state = TrainerState::of_checkpoint(checkpoints[0]);
         row.step = state.step;
         row.seconds = state.seconds;
         if (state.has_best) row.best = state.best_metric;

@@ -26,19 +26,18 @@ void say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); 
 // run.json: what the run is and how it stands.
 class RunRecord {
  public:
-  RunRecord(const RunFolder& folder, const LoadedRun& run, const Resume& resume,
+  RunRecord(const RunFolder& folder, const LoadedRun& run, const Resume& resume, int64_t total,
             const std::string& command)
       : folder_(folder) {
-    json_ = {
-        {"id", folder.id()},
-        {"name", run.settings.run_name},
-        {"status", "running"},
-        {"command", command},
-        {"pid", getpid()},
-        {"machine", cpu::machine_name()},
-        {"version", MILLRACE_VERSION},
-        {"step", resume.state.step},
-        {"total", run_length(run.settings, static_cast<int64_t>(run.data.train.size())).total}};
+    json_ = {{"id", folder.id()},
+             {"name", run.settings.run_name},
+             {"status", "running"},
+             {"command", command},
+             {"pid", getpid()},
+             {"machine", cpu::machine_name()},
+             {"version", MILLRACE_VERSION},
+             {"step", resume.state.step},
+             {"total", total}};
     if (resume.from && !resume.folder) json_["parent"] = resume.from->folder.string();
   }
   void write(const std::string& status, int exit_code, const TrainResult* result = nullptr) {
@@ -46,7 +45,7 @@ class RunRecord {
     if (status != "running") json_["exit_code"] = exit_code;
     if (result) {
       json_["step"] = result->steps;
-      json_["seconds"] = result->seconds;
+      json_["seconds"] = result->all_seconds;
       json_["tokens_per_second"] = result->tokens_per_second;
       json_["validation_loss"] = std::isfinite(result->validation_loss)
                                      ? nlohmann::ordered_json(result->validation_loss)
@@ -82,7 +81,8 @@ void prepare_resume(const Resume& resume, const LoadedRun& run, Backend& backend
 }  // namespace
 
 int train_command(TrainArguments arguments) {
-  // From the first moment on, and to the very end: a signal that comes when all is done is no failure.
+  // From the first moment on, and to the very end: a signal that comes when all is done is no
+  // failure.
   [[maybe_unused]] static const auto* const signals = new TrainingSignals;
   if (!arguments.run_name.empty())
     arguments.request.overrides.push_back("run_name=" + arguments.run_name);
@@ -91,10 +91,9 @@ int train_command(TrainArguments arguments) {
         fmt::format("training.max_steps={}", arguments.max_steps));
   Resume resume;
   if (arguments.resume) {
-    RunRequest request = arguments.request;
     // Without a config: only the overrides say where runs are; the rest comes with the run.
-    const auto place = load_settings(request);
-    if (request.config.empty() && arguments.resume_from.empty() &&
+    const auto place = load_settings(arguments.request);
+    if (arguments.request.config.empty() && arguments.resume_from.empty() &&
         !place->schema.origin("run_name").starts_with("command line"))
       arguments.resume_from = "latest";
     auto found = find_resume(place->settings.runs_folder, place->settings.run_name,
@@ -107,7 +106,7 @@ int train_command(TrainArguments arguments) {
       arguments.request.config = resume.config.string();
   }
   const auto run = load_run(arguments.request);
-  Settings& s = run->settings;
+  const Settings& s = run->settings;
   if (!resume.config.empty()) check_changes(run->schema, resume.config, say);
   cpu::set_threads(static_cast<int>(s.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
@@ -134,9 +133,14 @@ int train_command(TrainArguments arguments) {
                         ? ", to the bit"
                         : "; the plan is another one, so bits may differ"));
 
-  const int64_t total = run_length(s, static_cast<int64_t>(run->data.train.size())).total;
-  if (resume.from && resume.folder && resume.state.step >= total) {
-    say(fmt::format("the run has done its {} updates; a larger training.max_steps goes on", total));
+  const RunLength length = run_length(s, static_cast<int64_t>(run->data.train.size()));
+  if (resume.from && resume.folder && is_finished(resume.state, s, length)) {
+    say(resume.state.step >= length.total
+            ? fmt::format("the run has done its {} updates; a larger training.max_steps goes on",
+                          length.total)
+            : fmt::format("the run stopped early after {} updates; a larger "
+                          "training.early_stop_patience goes on",
+                          resume.state.step));
     return 0;
   }
 
@@ -149,7 +153,7 @@ int train_command(TrainArguments arguments) {
   for (const std::string& o : arguments.request.overrides) overrides += o + "\n";
   folder.write("overrides.txt", overrides);
   folder.write("plan.txt", programs.step.text());
-  RunRecord record(folder, *run, resume, arguments.command);
+  RunRecord record(folder, *run, resume, length.total, arguments.command);
   record.write("running", 0);
   say("run      " + folder.path().string() + "\n");
 

@@ -166,6 +166,20 @@ size_t utf8_length(std::string_view text) {
   return 0;
 }
 
+void append_utf8(char32_t c, std::string& out) {
+  const auto put = [&](char32_t byte) { out += static_cast<char>(static_cast<uint8_t>(byte)); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F));
+    put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  }
+}
+
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   constexpr size_t kLimit = 3;
   const std::string* best = nullptr;

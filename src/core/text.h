@@ -18,6 +18,7 @@ int64_t parse_bytes(std::string_view text);
 // The length of the UTF-8 character that `text` starts with, 0 when it starts with none
 // (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
 size_t utf8_length(std::string_view text);
+void append_utf8(char32_t code_point, std::string& out);
 // The candidate within edit distance 3 (and under half its length) of `word`, or empty.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 // true when stderr/stdout (fd) is a terminal that wants colour (NO_COLOR, TERM=dumb,

@@ -1,6 +1,6 @@
 // Products of a few rows with a large matrix, C[m,n] = A[m,k] op(B) with m <= 4: bound by how fast
-// B comes out of memory, which oneDNN's kernels for square-ish products do not reach. B is read
-// once, in order, for all rows of A. Each element of C is one sum in an order that follows from k
+// B comes out of memory, whatever the kernel. B is read once, in order, for all rows of A, and no
+// shape has to be measured first. Each element of C is one sum in an order that follows from k
 // alone. Everything is in namespace MR_ISA: each instruction set gets its own copy.
 #pragma once
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace millrace::cpu::MR_ISA {
 
 constexpr int64_t kGemvRows = 4;
 
-// B stored [k,n] is cut into slabs of whole rows, so that each thread reads memory in order: strips
-// of columns ran at three quarters of the speed. A slab gives a share of every element of C.
+// B stored [k,n] is cut into slabs of whole rows, so that each thread reads memory in order. A slab
+// gives a share of every element of C.
 constexpr int64_t kSlabRows = 32;  // the shares are a 32nd of B, and stay in cache
 inline int64_t gemv_slabs(int64_t k) { return (k + kSlabRows - 1) / kSlabRows; }
 

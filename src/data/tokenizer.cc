@@ -75,20 +75,6 @@ void for_each_code_point(std::string_view text, const std::string& source_name, 
   }
 }
 
-void append_utf8(char32_t c, std::string& out) {
-  const auto put = [&](char32_t byte) { out += static_cast<char>(static_cast<uint8_t>(byte)); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-  } else {
-    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F));
-    put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-  }
-}
-
 // U+00E9 `é`, the sign itself left out where it would not print.
 std::string show(char32_t c) {
   std::string text = fmt::format("U+{:04X}", static_cast<uint32_t>(c));

@@ -51,8 +51,8 @@ std::vector<std::string> state_leaves(const Plan& step) {
 
 int64_t state_bytes(const Plan& step) {
   int64_t bytes = 0;
-  for (const Node& n : step.graph.nodes)
-    if (n.leaf == Leaf::parameter || n.leaf == Leaf::optimizer_state) bytes += n.out[0].bytes();
+  for (const std::string& leaf : state_leaves(step))
+    bytes += step.graph[step.graph.find_leaf(leaf)].out[0].bytes();
   return bytes;
 }
 
@@ -205,8 +205,8 @@ fs::path CheckpointStore::commit(const Snapshot& snapshot, const Model& model) c
     write_checkpoint_files(staged, snapshot, model, &manifest.files);
     write_new_file(staged / kManifestName, manifest_text(manifest));
     sync_folder(staged);
-    // The same step again happens after a roll-back only: the older state is not the run's any
-    // more.
+    // The same step again: after a roll-back, or when validation was cut off and made up for. The
+    // older state is not the run's any more.
     if (fs::exists(final)) rename_path(final, replaced);
     rename_path(staged, final);
     sync_folder(folder_);

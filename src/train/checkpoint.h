@@ -1,11 +1,11 @@
 // Checkpoints. A checkpoint is a folder that the Hugging Face ecosystem loads as a model, with
 // everything beside it that bit-exact resume needs:
 //
-//   model.safetensors  config.json  tokenizer.json      the model, as validation measured it
-//   optimizer.safetensors                               moments; master weights when the model is
-//   an average trainer_state.json  config.resolved.yaml            where the run stood, and under
-//   which settings manifest.json                                       written last: sizes and
-//   checksums
+//   model.safetensors      the weights, as validation measured them; with config.json and
+//                          tokenizer.json the model
+//   optimizer.safetensors  moments, and master weights when the model is an average
+//   trainer_state.json     where the run stood; config.resolved.yaml: under which settings
+//   manifest.json          written last: sizes and checksums
 //
 // Commit: everything into .tmp-<step>, each file flushed, the manifest last, the folder flushed,
 // renamed to checkpoint-<step>, the parent flushed; only then is it acknowledged. The newest folder

@@ -71,6 +71,7 @@ class Loop {
     epoch_ledger_ = window_ledger_ = owner_times();
     while (duties() && !finished() && !interrupted()) update();
     result_.stopped = !finished();
+    result_.early_stopped = finished() && state_.step < length_.total;
     if (saver_) {
       const OwnerScope owner(result_.ledger, Owner::checkpoint);
       if (saved_step_ != state_.step) save();
@@ -121,7 +122,7 @@ class Loop {
     Loop& loop_;
   };
 
-  bool finished() const { return state_.step >= length_.total || result_.early_stopped; }
+  bool finished() const { return is_finished(state_, s_, length_); }
   bool interrupted() const {
     if (stop_asked()) return true;
     if (s_.stop_after.count <= 0) return false;
@@ -148,8 +149,7 @@ class Loop {
 
   void load(const FoundCheckpoint& from) {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
-    const fs::path path = from.folder / "trainer_state.json";
-    state_ = TrainerState::from_json(read_file(path, 16 << 20), path.string());
+    state_ = TrainerState::of_checkpoint(from.folder);
     load_checkpoint_tensors(from.folder, programs_.step, session_, model_);
     saved_step_ = state_.step;
   }
@@ -173,8 +173,6 @@ class Loop {
         observer_.sampled(step, text);
         if (run_) run_->sample(step, text);
       }
-      result_.early_stopped =
-          s_.early_stop_patience > 0 && state_.evaluations_without_gain >= s_.early_stop_patience;
     }
     if (run_ && save_due()) save();
     if (run_)
@@ -456,7 +454,7 @@ class Loop {
     }
     state_.seconds = earlier_seconds_ + seconds_since(start_ns_);
     state_.choices = backend_.choices();
-    snapshot.texts = {{"trainer_state.json", state_.to_json(length_.total, epochs_done())},
+    snapshot.texts = {{kTrainerStateName, state_.to_json(length_.total, epochs_done())},
                       {"config.json", model_.external_config()},
                       {"tokenizer.json", data_.tokenizer->to_json()},
                       {"config.resolved.yaml", run_->config()}};
@@ -512,6 +510,7 @@ class Loop {
     result_.skipped_updates = state_.skipped;
     result_.rollbacks = state_.rollbacks;
     result_.seconds = seconds_since(start_ns_);
+    result_.all_seconds = earlier_seconds_ + result_.seconds;
     double seconds = 0;
     for (const double s : step_seconds_) seconds += s;
     if (seconds > 0)
@@ -565,6 +564,11 @@ std::string describe(const EpochReport& r) {
   for (const auto& [name, share] : r.shares)
     if (share >= 0.005) text += fmt::format(" {} {:.0f} %", name, 100 * share);
   return text + ")";
+}
+
+bool is_finished(const TrainerState& state, const Settings& s, const RunLength& length) {
+  return state.step >= length.total ||
+         (s.early_stop_patience > 0 && state.evaluations_without_gain >= s.early_stop_patience);
 }
 
 std::vector<std::string> metric_names() {

@@ -61,6 +61,7 @@ struct TrainResult {
   std::optional<double> best_metric;
   int64_t best_step = 0;
   double seconds = 0;            // of the loop, this sitting
+  double all_seconds = 0;        // over all sittings
   double tokens_per_second = 0;  // over updates only, without evaluation
   double median_step_seconds = 0;
   bool stopped = false;        // before its end, by a signal or runtime.stop_after
@@ -71,6 +72,9 @@ struct TrainResult {
   std::string sample;
   Ledger ledger;
 };
+
+// All updates done, or no gain for as long as the settings allow.
+bool is_finished(const TrainerState& state, const Settings& settings, const RunLength& length);
 
 // What validation measures.
 std::vector<std::string> metric_names();

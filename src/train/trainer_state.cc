@@ -131,4 +131,9 @@ TrainerState TrainerState::from_json(std::string_view text, const std::string& w
   return state;
 }
 
+TrainerState TrainerState::of_checkpoint(const fs::path& folder) {
+  const fs::path path = folder / kTrainerStateName;
+  return from_json(read_file(path, static_cast<int64_t>(kMaxBytes)), path.string());
+}
+
 }  // namespace millrace

@@ -6,9 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "core/file.h"
 #include "train/health.h"
 
 namespace millrace {
+
+inline constexpr const char* kTrainerStateName = "trainer_state.json";
 
 // Sums since the last metric line, or since the epoch began.
 struct LossSum {
@@ -45,6 +48,7 @@ struct TrainerState {
 
   std::string to_json(int64_t total_steps, double epochs) const;
   static TrainerState from_json(std::string_view text, const std::string& where);
+  static TrainerState of_checkpoint(const fs::path& folder);
 };
 
 }  // namespace millrace

@@ -1,4 +1,5 @@
 // Examples for the readers of texts and of tokenizer files.
+#include "core/text.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace millrace::fuzz {
@@ -7,18 +8,7 @@ namespace {
 std::string all_code_points(char32_t first, char32_t last) {
   std::string text;
   for (char32_t c = first; c <= last; ++c) {
-    if (c >= 0xD800 && c <= 0xDFFF) continue;
-    auto put = [&](char32_t byte) { text += static_cast<char>(static_cast<unsigned char>(byte)); };
-    if (c < 0x80) {
-      put(c);
-    } else if (c < 0x800) {
-      put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
-    } else if (c < 0x10000) {
-      put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-    } else {
-      put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F));
-      put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-    }
+    if (c < 0xD800 || c > 0xDFFF) append_utf8(c, text);
   }
   return text;
 }

@@ -44,15 +44,11 @@ TEST_P(PlanText, IsTheReference) {
   const fs::path path = fs::path(MILLRACE_SOURCE_DIR) / "tests" / "graph" / "plans" /
                         (std::string(GetParam().name) + ".txt");
   const std::string got = step_plan(GetParam()).text();
-  const char* update = std::getenv("MILLRACE_UPDATE_PLANS");
-  if (update && std::string_view(update) == "1") {
-    create_folders(path.parent_path());
-    write_file(path, got);
-    GTEST_SKIP() << "wrote " << path;
-  }
-  ASSERT_TRUE(fs::exists(path)) << "run once with MILLRACE_UPDATE_PLANS=1 to write " << path;
-  const std::string want = read_file(path);
+  const std::string want = fs::exists(path) ? read_file(path) : "";
   if (got == want) return;
+  // Written anew on request; this time it still fails, and says what changed.
+  const char* update = std::getenv("MILLRACE_UPDATE_PLANS");
+  if (update && std::string_view(update) == "1") write_file(path, got);
   std::istringstream got_lines(got), want_lines(want);
   std::string g, w;
   int line = 1;
