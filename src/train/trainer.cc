@@ -567,7 +567,7 @@ std::string describe(const EpochReport& r) {
 }
 
 bool is_finished(const TrainerState& state, const Settings& s, const RunLength& length) {
-  return state.step >= length.total ||
+  return (state.step >= length.total && state.evaluated_step == state.step) ||
          (s.early_stop_patience > 0 && state.evaluations_without_gain >= s.early_stop_patience);
 }
 

@@ -73,7 +73,7 @@ struct TrainResult {
   Ledger ledger;
 };
 
-// All updates done, or no gain for as long as the settings allow.
+// All updates done and the last one validated, or no gain for as long as the settings allow.
 bool is_finished(const TrainerState& state, const Settings& settings, const RunLength& length);
 
 // What validation measures.
