@@ -15,14 +15,19 @@ std::string config_page() {
       "JSON; `a.b=c` on the command line overrides it. "
       "`auto` lets Millrace decide, and `config.resolved.yaml` in the run folder says what it "
       "decided.\n\n";
+  Settings settings;
+  Schema common;
+  settings.declare(common);
+  text += common.markdown();
+  const std::string heading = "## model\n";
   for (const std::string& family : model_families()) {
-    Settings settings;
-    settings.model_type = family;
     const auto model = make_model(family);
     Schema schema;
-    settings.declare(schema);
     model->declare(schema);
-    text += fmt::format("## `model.type: {}`\n\n", family) + schema.markdown();
+    const std::string keys = schema.markdown();
+    MR_CHECK(keys.starts_with(heading), "{} declares keys outside model.", family);
+    text +=
+        fmt::format("\n## model, with `model.type: {}`\n", family) + keys.substr(heading.size());
   }
   return text;
 }

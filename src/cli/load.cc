@@ -7,6 +7,7 @@
 #include "cli/quickstart.h"
 #include "core/text.h"
 #include "graph/passes.h"
+#include "io/quote.h"
 #include "io/yaml.h"
 #include "train/trainer.h"
 
@@ -16,20 +17,32 @@ namespace {
 // The family decides which keys exist, so it is looked up before the schema reads the file.
 std::string family_of(const std::string& text, const std::string& name,
                       const std::vector<std::string>& overrides) {
-  std::string family = Settings().model_type;
+  std::string family = Settings().model_type, where = name;
   const YamlNode root = parse_yaml(text, name);
   for (const YamlEntry& section : root.entries)
     if (section.key == "model")
       for (const YamlEntry& entry : section.value.entries)
-        if (entry.key == "type") family = entry.value.text;
+        if (entry.key == "type") {
+          family = entry.value.text;
+          where = fmt::format("{}:{}:{}", name, entry.value.line, entry.value.column);
+        }
   for (std::string o : overrides) {
     while (o.starts_with('+')) o.erase(0, 1);
-    if (o.starts_with("model.type=")) family = o.substr(11);
+    if (o.starts_with("model.type=")) {
+      family = o.substr(11);
+      where = "command line: " + printable(o, 200);
+    }
   }
   const auto families = model_families();
-  // A wrong name is reported by the schema, with its place; until then any family will do.
-  return std::find(families.begin(), families.end(), family) == families.end() ? families.front()
-                                                                               : family;
+  if (std::find(families.begin(), families.end(), family) != families.end()) return family;
+  const std::string near = nearest(family, families);
+  throw Error({.code = ErrorCode::config,
+               .what = "bad value for `model.type`",
+               .where = where,
+               .expected = fmt::format("one of `{}`", fmt::join(families, "`, `")),
+               .got = fmt::format("`{}`", printable(family, 200)),
+               .remedy = near.empty() ? "model.type=" + families.front()
+                                      : fmt::format("did you mean `{}`?", near)});
 }
 
 void check_passes(const LoadedRun& run) {

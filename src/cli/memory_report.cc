@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include "core/process.h"
@@ -107,8 +108,10 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
   halve("training.max_length", s.max_length, "shorter sequences");
   int64_t layers = 0;
   for (const Parameter& p : run.model->parameters())
-    if (p.name.starts_with("layers."))
-      layers = std::max<int64_t>(layers, std::stoll(p.name.substr(7)) + 1);
+    if (int64_t number = 0;
+        p.name.starts_with("layers.") &&
+        std::from_chars(p.name.data() + 7, p.name.data() + p.name.size(), number).ec == std::errc())
+      layers = std::max(layers, number + 1);
   halve("model.num_layers", layers, "a smaller model");
   halve("model.d_model", run.model->parameters().front().shape.last(), "a narrower model");
   if (s.optimizer.kind != "sgd")

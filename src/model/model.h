@@ -1,6 +1,7 @@
 // A model family: its settings, its parameter table, and the graph it builds. One file per family
 // in model/, one line in model_list.inc; nothing outside model/ knows a family by name.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,11 +22,16 @@ struct Parameter {
   double init_std = 0.02;
   bool decay = true;  // weight decay applies
 
-  // The name(s) the Hugging Face ecosystem gives it. Several: parts of `shape`'s last dimension,
-  // each `part_widths` wide. `transposed`: stored there as [out, in].
+  // The name(s) the Hugging Face ecosystem gives it; none: its own. Several: parts of `shape`'s
+  // last dimension, each `part_widths` wide. `transposed`: stored there as [out, in].
   std::vector<std::string> external;
   std::vector<int64_t> part_widths;
   bool transposed = false;
+
+  size_t parts() const { return std::max<size_t>(1, external.size()); }
+  const std::string& external_name(size_t part) const {
+    return external.empty() ? name : external[part];
+  }
 };
 
 struct BatchShape {

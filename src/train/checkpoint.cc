@@ -76,8 +76,8 @@ void write_checkpoint_files(const fs::path& folder, const Snapshot& snapshot, co
     averaged = average != snapshot.tensors.end();
     const auto& values = averaged ? average->second : snapshot.tensors.at(p.name);
     // Where the layout differs a tensor is laid out when its turn comes: one copy at a time.
-    for (size_t part = 0; part < p.external.size(); ++part) {
-      TensorToWrite t{p.external[part], "F32", external_shape(p, part), {}, {}};
+    for (size_t part = 0; part < p.parts(); ++part) {
+      TensorToWrite t{p.external_name(part), "F32", external_shape(p, part), {}, {}};
       if (same_layout(p))
         t.bytes = std::as_bytes(std::span(values));
       else

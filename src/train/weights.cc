@@ -74,7 +74,7 @@ WeightFolder::Found find_external(const WeightFolder& weights, const std::string
 
 }  // namespace
 
-bool same_layout(const Parameter& p) { return p.external.size() == 1 && !p.transposed; }
+bool same_layout(const Parameter& p) { return p.parts() == 1 && !p.transposed; }
 
 std::vector<int64_t> external_shape(const Parameter& p, size_t part) {
   return shape_of_part(p, widths_of(p)[part]);
@@ -92,8 +92,9 @@ std::vector<float> external_part(const Parameter& p, size_t part,
 
 std::vector<NamedTensor> to_external(const Parameter& p, const std::vector<float>& values) {
   std::vector<NamedTensor> list;
-  for (size_t part = 0; part < p.external.size(); ++part)
-    list.push_back({p.external[part], external_shape(p, part), external_part(p, part, values)});
+  for (size_t part = 0; part < p.parts(); ++part)
+    list.push_back(
+        {p.external_name(part), external_shape(p, part), external_part(p, part, values)});
   return list;
 }
 
@@ -103,7 +104,7 @@ std::vector<float> from_external(const Parameter& p,
   int64_t begin = 0;
   const auto widths = widths_of(p);
   for (size_t i = 0; i < widths.size(); ++i) {
-    const NamedTensor t = fetch(p.external[i]);
+    const NamedTensor t = fetch(p.external_name(i));
     check_shape(t.name, t.shape, shape_of_part(p, widths[i]));
     for_part(p, begin, widths[i],
              [&](size_t ours, size_t theirs) { values[ours] = t.values[theirs]; });
@@ -117,7 +118,7 @@ void check_weights(const fs::path& folder, const Model& model) {
   for (const Parameter& p : model.parameters()) {
     const auto widths = widths_of(p);
     for (size_t i = 0; i < widths.size(); ++i)
-      check_shape(p.external[i], find_external(weights, p.external[i]).entry->shape,
+      check_shape(p.external_name(i), find_external(weights, p.external_name(i)).entry->shape,
                   shape_of_part(p, widths[i]));
   }
 }

@@ -295,8 +295,12 @@ TEST_F(CrashTest, Sigterm) {
 // All updates are done, the last validation is not: that is stopped, not finished.
 TEST_F(CrashTest, StopInTheLastValidation) {
   auto words = [&](const char* folder) {
-    return std::vector<std::string>{"train", "c.yaml", "--resume", "training.max_steps=4",
-                                    "data.grammar_chars=400000", "training.max_eval_batches=0",
+    return std::vector<std::string>{"train",
+                                    "c.yaml",
+                                    "--resume",
+                                    "training.max_steps=4",
+                                    "data.grammar_chars=400000",
+                                    "training.max_eval_batches=0",
                                     std::string("runs_folder=") + folder};
   };
   Process whole(folder_, words("uncut"));

@@ -22,12 +22,14 @@ inline constexpr const char* kLlamaKeys =
 struct TinyModel {
   static constexpr int64_t kVocabulary = 29;
   Settings settings;
-  std::unique_ptr<Model> model = make_model("gpt");
+  std::unique_ptr<Model> model;
   Schema schema;
   BatchShape shape;
 
   // `keys` are the model's, as in a config: "d_model: 24, num_layers: 2".
-  explicit TinyModel(const std::string& keys, BatchShape batch = {2, 12}) : shape(batch) {
+  explicit TinyModel(const std::string& keys, BatchShape batch = {2, 12},
+                     const std::string& family = "gpt")
+      : model(make_model(family)), shape(batch) {
     settings.declare(schema);
     model->declare(schema);
     settings.batch_size = batch.batch;
@@ -47,8 +49,10 @@ struct Trained {
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
-// Plan `plan` of the session is a step; random tokens, the same every time.
-inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny, int steps) {
+// Plan `plan` of the session is a step; random tokens, the same every time. `one_batch`: the same
+// in every step too.
+inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny, int steps,
+                           bool one_batch = false) {
   initialize(session, *tiny.model, 1);
   for (const auto& [name, type] : session.layout().type)
     if (name.starts_with("m.") || name.starts_with("v."))
@@ -56,7 +60,7 @@ inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny,
   const auto tokens_per_step = static_cast<size_t>(tiny.shape.batch * tiny.shape.length);
   Trained done;
   for (int step = 0; step < steps; ++step) {
-    RandomStream random(9, RandomUse::test, static_cast<uint64_t>(step));
+    RandomStream random(9, RandomUse::test, static_cast<uint64_t>(one_batch ? 0 : step));
     std::vector<int32_t> tokens, targets;
     for (size_t i = 0; i < tokens_per_step; ++i) {
       tokens.push_back(static_cast<int32_t>(random.below(TinyModel::kVocabulary)));

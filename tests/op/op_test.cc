@@ -1,4 +1,4 @@
-// Generated from the op cards: every op, every case. Nothing here knows an op by name.
+// Generated from the op cards: every op, every case. No op is known by name here, leaves and element-wise programs aside.
 //   expansion   fused ops against the same thing in plain ops, float64
 //   gradient    4-point stencil in float64, random cotangents, relative error <= 1e-7
 //   kernels     each CPU kernel of each instruction set here against the float64 reference, <= 8
