@@ -37,7 +37,7 @@ std::string recompute_text(const PassOptions& o, size_t layers) {
   return o.recompute.cheap ? "norms and activations" : "nothing";
 }
 
-// "matmul  onednn [sgemm 128x384]" and how often, with the reasons others gave.
+// "matmul  gemm [packed]" and how often, with the reasons others gave.
 std::string why_text(const Plan& plan) {
   struct Row {
     int64_t count = 0;

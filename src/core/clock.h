@@ -2,7 +2,9 @@
 #pragma once
 #include <time.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace millrace {
 
@@ -13,6 +15,14 @@ inline int64_t now_ns() {
 }
 inline double seconds_since(int64_t start_ns) {
   return static_cast<double>(now_ns() - start_ns) * 1e-9;
+}
+
+// The middle one of several durations; 0 for none.
+inline double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 }  // namespace millrace

@@ -1,8 +1,8 @@
-// Matrix products: C[m,n] = op(A) op(B) (+ C), row-major, through oneDNN. The result is cut into
-// tiles, each a single-threaded product on one thread of the team: no partial sums across threads,
-// so the bits do not depend on their number, and an epilogue can run on a tile while it is in
-// cache. Which tiling and which oneDNN entry is fastest is measured per shape and remembered on
-// disk.
+// Matrix products: C[m,n] = op(A) op(B) (+ C), row-major. The result is cut into tiles, each a
+// single-threaded product on one thread of the team: no partial sums across threads, so the bits do
+// not depend on their number, and an epilogue can run on a tile while it is in cache. A tile is
+// computed by our own kernel (cpu/packed_gemm.h), or by oneDNN where that was measured to be
+// clearly faster for the shape, which is remembered on disk.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,12 +17,20 @@ struct GemmShape {
   friend auto operator<=>(const GemmShape&, const GemmShape&) = default;
 };
 
-enum class GemmEntry : uint8_t { sgemm, matmul };  // dnnl_sgemm, or the matmul primitive
+enum class GemmEntry : uint8_t {
+  sgemm,   // dnnl_sgemm
+  matmul,  // oneDNN's matmul primitive
+  packed,  // cpu/packed_gemm.h
+};
+
+struct GemmTiling {
+  int64_t m = 1, n = 1;
+};
 
 struct GemmChoice {
-  GemmEntry entry = GemmEntry::sgemm;
-  int64_t tile_m = 128, tile_n = 384;
-  std::string str() const;  // "sgemm 128x384"
+  GemmEntry entry = GemmEntry::packed;
+  GemmTiling tile;          // of oneDNN's entries: their bits depend on it
+  std::string str() const;  // "packed", "sgemm 128x384"
 };
 
 // The remembered choice, measuring it first if this machine has not seen the shape. With measuring
@@ -39,6 +47,10 @@ void gemm_pin_choices(const std::string& text);
 void gemm_tile(const GemmShape& shape, const GemmChoice& choice, const float* a, const float* b,
                float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1);
 
+// The tiling of the packed kernel, whose bits do not depend on it: little copying for each tile,
+// enough tiles for the threads.
+GemmTiling packed_tiling(const GemmShape& shape, int64_t workers);
+
 struct NoEpilogue {
   void operator()(int64_t, int64_t, int64_t, int64_t) const {}
 };
@@ -48,11 +60,12 @@ struct NoEpilogue {
 template <typename Epilogue = NoEpilogue>
 void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c,
           float beta = 0, const Epilogue& epilogue = {}) {
-  const int64_t across = (s.n + choice.tile_n - 1) / choice.tile_n,
-                down = (s.m + choice.tile_m - 1) / choice.tile_m;
+  const GemmTiling tile =
+      choice.entry == GemmEntry::packed ? packed_tiling(s, parallel_width()) : choice.tile;
+  const int64_t across = (s.n + tile.n - 1) / tile.n, down = (s.m + tile.m - 1) / tile.m;
   parallel_tasks(across * down, [&](int64_t task) {
-    const int64_t i0 = task / across * choice.tile_m, j0 = task % across * choice.tile_n;
-    const int64_t i1 = std::min(s.m, i0 + choice.tile_m), j1 = std::min(s.n, j0 + choice.tile_n);
+    const int64_t i0 = task / across * tile.m, j0 = task % across * tile.n;
+    const int64_t i1 = std::min(s.m, i0 + tile.m), j1 = std::min(s.n, j0 + tile.n);
     gemm_tile(s, choice, a, b, c, beta, i0, i1, j0, j1);
     epilogue(i0, i1, j0, j1);
   });

@@ -41,7 +41,7 @@ Naive naive(const GemmShape& s, const std::vector<float>& a, const std::vector<f
   return out;
 }
 
-const GemmEntry kEntries[] = {GemmEntry::sgemm, GemmEntry::matmul};
+const GemmEntry kEntries[] = {GemmEntry::sgemm, GemmEntry::matmul, GemmEntry::packed};
 
 void check(const GemmShape& s, const GemmChoice& choice, float beta) {
   SCOPED_TRACE(fmt::format("{}x{}x{} ta={} tb={} {} beta={}", s.m, s.n, s.k, s.ta, s.tb,
@@ -71,15 +71,15 @@ TEST(Gemm, EveryTransposeEntryAndBetaAtOddSizes) {
     for (bool ta : {false, true})
       for (bool tb : {false, true})
         for (GemmEntry entry : kEntries)
-          for (float beta : {0.0f, 1.0f}) check({m, n, k, ta, tb}, {entry, 64, 48}, beta);
+          for (float beta : {0.0f, 1.0f}) check({m, n, k, ta, tb}, {entry, {64, 48}}, beta);
 }
 
 TEST(Gemm, EmptySizes) {
   for (GemmEntry entry : kEntries) {
-    check({4, 3, 0}, {entry, 2, 2}, 0);
-    check({4, 3, 0}, {entry, 2, 2}, 1);
-    check({0, 3, 5}, {entry, 2, 2}, 0);
-    check({4, 0, 5}, {entry, 2, 2}, 0);
+    check({4, 3, 0}, {entry, {2, 2}}, 0);
+    check({4, 3, 0}, {entry, {2, 2}}, 1);
+    check({0, 3, 5}, {entry, {2, 2}}, 0);
+    check({4, 0, 5}, {entry, {2, 2}}, 0);
   }
 }
 
@@ -87,7 +87,7 @@ TEST(Gemm, TilesOfEverySizeCoverTheProduct) {
   for (GemmEntry entry : kEntries)
     for (int64_t tile_m : {1, 7, 64, 1000})
       for (int64_t tile_n : {1, 16, 50, 1000})
-        check({37, 51, 23, false, true}, {entry, tile_m, tile_n}, 0);
+        check({37, 51, 23, false, true}, {entry, {tile_m, tile_n}}, 0);
 }
 
 TEST(Gemm, TheSameTilingGivesTheSameBitsOnAnyNumberOfThreads) {
@@ -98,7 +98,7 @@ TEST(Gemm, TheSameTilingGivesTheSameBitsOnAnyNumberOfThreads) {
     for (int count : {1, 2, 3}) {
       cpu::set_threads(count);
       std::vector<float> c(static_cast<size_t>(s.m * s.n));
-      gemm(s, {entry, 32, 48}, a.data(), b.data(), c.data());
+      gemm(s, {entry, {32, 48}}, a.data(), b.data(), c.data());
       results.push_back(std::move(c));
     }
     cpu::set_threads(0);
@@ -107,12 +107,45 @@ TEST(Gemm, TheSameTilingGivesTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+// A sum runs over k in order whatever the tile: a choice of tiles is a choice of speed alone.
+TEST(Gemm, PackedBitsDoNotDependOnTheTiling) {
+  for (bool ta : {false, true})
+    for (bool tb : {false, true}) {
+      const GemmShape s{101, 147, 801, ta, tb};
+      const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
+      std::vector<float> whole(static_cast<size_t>(s.m * s.n)), tiled(whole.size());
+      gemm_tile(s, {}, a.data(), b.data(), whole.data(), 0, 0, s.m, 0, s.n);
+      for (int64_t i = 0; i < s.m; i += 7)
+        for (int64_t j = 0; j < s.n; j += 40)
+          gemm_tile(s, {}, a.data(), b.data(), tiled.data(), 0, i, std::min(s.m, i + 7), j,
+                    std::min(s.n, j + 40));
+      EXPECT_EQ(whole, tiled);
+    }
+}
+
+TEST(Gemm, PackedTilingsGiveEveryThreadWork) {
+  for (int64_t workers : {1, 2, 16, 64})
+    for (const GemmShape& s : {GemmShape{1024, 1536, 512},
+                               {1024, 512, 2048, false, true},
+                               {2048, 512, 1024, true},
+                               {256, 50000, 512, false, true},
+                               {50000, 512, 256, true},
+                               {4096, 128, 128}}) {
+      const GemmTiling t = packed_tiling(s, workers);
+      const int64_t tasks = ((s.m + t.m - 1) / t.m) * ((s.n + t.n - 1) / t.n);
+      EXPECT_GE(tasks, workers) << s.m << "x" << s.n << "x" << s.k;
+    }
+  const GemmTiling one = packed_tiling({1, 1, 1}, 16);
+  EXPECT_GE(one.m, 1);
+  EXPECT_GE(one.n, 1);
+}
+
 TEST(Gemm, TheEpilogueSeesEveryElementOnceAfterItsTile) {
   const GemmShape s{45, 61, 8, true, false};
   const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
   std::vector<float> plain(static_cast<size_t>(s.m * s.n)), with(plain.size());
-  gemm(s, {GemmEntry::sgemm, 16, 20}, a.data(), b.data(), plain.data());
-  gemm(s, {GemmEntry::sgemm, 16, 20}, a.data(), b.data(), with.data(), 0,
+  gemm(s, {GemmEntry::sgemm, {16, 20}}, a.data(), b.data(), plain.data());
+  gemm(s, {GemmEntry::sgemm, {16, 20}}, a.data(), b.data(), with.data(), 0,
        [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
          for (int64_t i = i0; i < i1; ++i)
            for (int64_t j = j0; j < j1; ++j) with[static_cast<size_t>(i * s.n + j)] += 100;
@@ -126,14 +159,12 @@ TEST(GemmChoice, WithoutMeasuringItIsAFixedRule) {
   for (const GemmShape& s : {GemmShape{1, 1, 1}, {40, 384, 7}, {4096, 512, 2048}}) {
     const GemmChoice one = gemm_choice(s), two = gemm_choice(s);
     EXPECT_EQ(one.str(), two.str());
-    EXPECT_GE(one.tile_m, 1);
-    EXPECT_GE(one.tile_n, 1);
   }
-  EXPECT_EQ(gemm_choice({4096, 512, 2048}).str(), "sgemm 128x384");
+  EXPECT_EQ(gemm_choice({4096, 512, 2048}).str(), "packed");
   gemm_set_measuring(true);
 }
 
-fs::path memory_file() { return cache_folder() / ("gemm-" + machine_fingerprint() + ".txt"); }
+fs::path memory_file() { return cache_folder() / ("gemm2-" + machine_fingerprint() + ".txt"); }
 
 // The choices are read once in a process, so these run in processes of their own.
 int remembered_choices() {
@@ -145,7 +176,7 @@ int remembered_choices() {
              "\n"
              "5 6\n"
              "5 6 7 0 0 : 1 64\n"                         // one number short
-             "5 6 7 0 0 : 2 64 64\n"                      // no such entry
+             "5 6 7 0 0 : 3 64 64\n"                      // no such entry
              "5 6 7 0 0 : 0 0 64\n"                       // an empty tile
              "5 6 7 0 0 : 0 64 -64\n"                     // a negative one
              "9 8 7 1 0 : 1 48 96\n"                      // sound
@@ -158,7 +189,7 @@ int remembered_choices() {
   };
   expect(gemm_choice({9, 8, 7, true, false}).str() == "matmul 48x96", "the sound line is used");
   const GemmChoice measured = gemm_choice({5, 6, 7});
-  expect(measured.tile_m >= 1 && measured.tile_n >= 1, "damaged lines are measured anew");
+  expect(measured.tile.m >= 1 && measured.tile.n >= 1, "damaged lines are measured anew");
   expect(gemm_choice({5, 6, 7}).str() == measured.str(), "and remembered");
   const std::string text = read_file(memory_file());
   expect(text.find("5 6 7 0 0 : ") != std::string::npos, "on disk");
@@ -185,7 +216,7 @@ int unreadable_memory() {
   create_folders(memory_file());  // a folder where the file should be
   int code = 1;
   try {
-    code = gemm_choice({5, 6, 7}).tile_m >= 1 ? 0 : 1;
+    code = gemm_choice({5, 6, 7}).tile.m >= 1 ? 0 : 1;
   } catch (const Error& e) {
     std::fprintf(stderr, "not so: a cache that cannot be read costs time only: %s\n", e.what());
   }

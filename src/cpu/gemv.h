@@ -5,7 +5,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "cpu/small_gemm.h"
 #include "cpu/softmax_lanes.h"
@@ -102,20 +101,5 @@ inline void gemv_rows(int64_t n, int64_t k, const float* a, const float* b, floa
 
 // Rows of B [n,k] that are one task: enough bytes that handing it out costs nothing.
 inline int64_t gemv_task_rows(int64_t k) { return std::max<int64_t>(4, 32768 / k / 4 * 4); }
-
-// Calls f(std::integral_constant<int, m>) for m in 1 .. kGemvRows.
-template <typename F>
-inline void with_rows(int64_t m, const F& f) {
-  switch (m) {
-    case 1:
-      return f(std::integral_constant<int, 1>{});
-    case 2:
-      return f(std::integral_constant<int, 2>{});
-    case 3:
-      return f(std::integral_constant<int, 3>{});
-    default:
-      return f(std::integral_constant<int, 4>{});
-  }
-}
 
 }  // namespace millrace::cpu::MR_ISA

@@ -132,8 +132,9 @@ void set_threads(int count) {
   team() = std::make_unique<Team>(wanted);
 }
 
+int parallel_width() { return in_task ? 1 : threads(); }
+
 namespace detail {
-bool inside_task() { return in_task; }
 void run_tasks(int64_t tasks, void (*run)(const void*, int64_t), const void* context) {
   team()->run(tasks, run, context);
 }

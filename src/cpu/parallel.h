@@ -16,8 +16,10 @@ void set_threads(int count);
 // 0 for the caller of parallel work, 1, 2, … for the others; below threads().
 int thread_index();
 
+// How many threads parallel work would run on from here.
+int parallel_width();
+
 namespace detail {
-bool inside_task();
 void run_tasks(int64_t tasks, void (*run)(const void* context, int64_t task), const void* context);
 }  // namespace detail
 
@@ -26,7 +28,7 @@ void run_tasks(int64_t tasks, void (*run)(const void* context, int64_t task), co
 // alone.
 template <typename F>
 void parallel_tasks(int64_t tasks, const F& f) {
-  if (tasks <= 1 || threads() == 1 || detail::inside_task()) {
+  if (tasks <= 1 || parallel_width() == 1) {
     for (int64_t t = 0; t < tasks; ++t) f(t);
     return;
   }

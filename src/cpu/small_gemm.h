@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace millrace::cpu::MR_ISA {
 
@@ -28,6 +29,17 @@ inline V load(const float* p) {
 template <typename V>
 inline void store(float* p, V v) {
   std::memcpy(p, &v, sizeof v);
+}
+
+// Calls f(std::integral_constant<int, n>) for n in 1 .. kMost.
+template <int kMost, typename F>
+inline void with_count(int64_t n, const F& f) {
+  if constexpr (kMost == 1)
+    f(std::integral_constant<int, 1>{});
+  else if (n >= kMost)
+    f(std::integral_constant<int, kMost>{});
+  else
+    with_count<kMost - 1>(n, f);
 }
 
 // How the left operand lies in memory: element (m, k) at a[m * stride + k] or at a[k * stride + m].
@@ -91,26 +103,10 @@ void small_gemm(int64_t begin, int64_t end, const float* a, int64_t a_stride, co
     const GemmPart p = part(m, m + rows);
     const float* left = a + m * (kLeft == Left::rows ? a_stride : 1);
     float* to = c + m * c_stride;
-    switch (rows) {
-      case 1:
-        gemm_band<kLeft, 1>(p, left, a_stride, b, b_stride, to, c_stride, accumulate);
-        break;
-      case 2:
-        gemm_band<kLeft, 2>(p, left, a_stride, b, b_stride, to, c_stride, accumulate);
-        break;
-      case 3:
-        gemm_band<kLeft, 3>(p, left, a_stride, b, b_stride, to, c_stride, accumulate);
-        break;
-      case 4:
-        gemm_band<kLeft, 4>(p, left, a_stride, b, b_stride, to, c_stride, accumulate);
-        break;
-      case 5:
-        gemm_band<kLeft, 5>(p, left, a_stride, b, b_stride, to, c_stride, accumulate);
-        break;
-      default:
-        gemm_band<kLeft, 6>(p, left, a_stride, b, b_stride, to, c_stride, accumulate);
-        break;
-    }
+    with_count<kTileRows>(rows, [&](auto count) {
+      gemm_band<kLeft, decltype(count)::value>(p, left, a_stride, b, b_stride, to, c_stride,
+                                               accumulate);
+    });
   }
 }
 

@@ -109,6 +109,9 @@ std::vector<OpCase> cases() {
   add({6, 4}, 9, 0, true, false);
   add({130, 16}, 301, 64, true, true, false);
   add({200, 24}, 70, 0, true, true, false);
+  add({70, 20}, 1001, 32, true, true, false);
+  add({3, 500}, 13000, 0, false, true, false);
+  add({40, 16}, 900, 0, true, false);
   return list;
 }
 

@@ -1,111 +1,191 @@
-// The loss head, a chunk of rows at a time: three GEMMs around a softmax that turns the logits into
-// their own gradient in place.
+// The loss head, a chunk of rows at a time. Logits are written once and read once: what the softmax
+// needs of a strip of them is taken while it is in cache, and they become their own gradient where
+// the two products with it are made.
 #include "cpu/gemm.h"
 #include "cpu/kernel.h"
-#include "cpu/vector_math.h"
+#include "cpu/packed_gemm.h"
+#include "cpu/softmax_lanes.h"
 
 namespace millrace::cpu::MR_ISA {
 namespace {
 
-// Logits of a chunk should stay in the last-level cache; below 256 rows the weight matrix is read
-// so often that its traffic shows (measured on 10k and 50k vocabularies).
-constexpr int64_t kChunkBytes = 16 << 20, kMinRows = 256;
+// More rows read the weight matrix and its gradient less often, fewer rows need less memory.
+constexpr int64_t kChunkBytes = 16 << 20, kMinRows = 512;
+constexpr int64_t kStrip = 384;  // columns of logits that are made, and turned, at a time
+// The gradient of x is summed over the vocabulary: slabs of it give shares that are added in order.
+constexpr int64_t kSlabs = 32;
 
-struct Prepared {
-  int64_t rows;
-  GemmShape logits, dx, dw;
-  GemmChoice logits_choice, dx_choice, dw_choice;
+int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+struct Sizes {
+  explicit Sizes(const OpSite& site)
+      : N(site.in[0].shape.rows()),
+        D(site.in[0].shape.last()),
+        V(site.in[1].shape[0]),
+        gradients(site.attrs.integer("gradients") != 0) {
+    const int64_t asked = site.attrs.integer("chunk_rows", 0);
+    const int64_t wish = asked > 0 ? asked : std::max(kMinRows, kChunkBytes / (4 * V) / 64 * 64);
+    rows = std::max<int64_t>(1, std::min(N, wish));
+    strips = pieces(V, kStrip);
+    slab = pieces(strips, kSlabs) * kStrip;
+    slabs = pieces(V, slab);
+  }
+  int64_t logits() const { return rows * V; }
+  int64_t stats() const { return 2 * rows * strips; }
+  int64_t shares() const { return gradients && slabs > 1 ? slabs * rows * D : 0; }
+
+  int64_t N, D, V;
+  bool gradients;
+  int64_t rows;         // of a chunk
+  int64_t strips;       // of kStrip columns
+  int64_t slab, slabs;  // columns of one, and how many
 };
 
-int64_t chunk_rows(const OpSite& site) {
-  const int64_t N = site.in[0].shape.rows(), V = site.in[1].shape[0],
-                asked = site.attrs.integer("chunk_rows", 0);
-  const int64_t wish = asked > 0 ? asked : std::max(kMinRows, kChunkBytes / (4 * V) / 64 * 64);
-  return std::max<int64_t>(1, std::min(N, wish));
-}
-
 int64_t workspace_bytes(const OpSite& site) {
-  return (chunk_rows(site) * site.in[1].shape[0] + site.in[0].shape.rows()) * 4;
+  const Sizes s(site);
+  return (s.logits() + s.stats() + s.shares() + s.rows + s.N) * static_cast<int64_t>(sizeof(float));
 }
 
-std::shared_ptr<const void> prepare(const OpSite& site) {
-  const int64_t R = chunk_rows(site), D = site.in[0].shape.last(), V = site.in[1].shape[0];
-  auto p = std::make_shared<Prepared>();
-  p->rows = R;
-  p->logits = {R, V, D, false, true};
-  p->logits_choice = gemm_choice(p->logits);
-  if (!site.attrs.integer("gradients")) return p;
-  p->dx = {R, D, V, false, false};
-  p->dw = {V, D, R, true, false};
-  p->dx_choice = gemm_choice(p->dx);
-  p->dw_choice = gemm_choice(p->dw);
-  return p;
+// The last few numbers of a row as a vector; behind them -inf.
+Lanes tail(const float* z, int64_t n) {
+  Lanes last = Lanes{} + kMinusInfinity;
+  std::memcpy(&last, z, static_cast<size_t>(n) * sizeof(float));
+  return last;
 }
 
-// Turns a row of logits into scale * (softmax - onehot); returns -log p[target]. `gradients` off:
-// the row is left as it is.
-float finish_row(float* z, int64_t V, int32_t target, float scale, bool gradients) {
-  float top = z[0];
-#pragma omp simd reduction(max : top)
-  for (int64_t v = 0; v < V; ++v) top = z[v] > top ? z[v] : top;
-  const float picked = z[target];
-  float sum = 0;
-  if (gradients) {
-#pragma omp simd reduction(+ : sum)
-    for (int64_t v = 0; v < V; ++v) {
-      const float e = vexp(z[v] - top);
-      z[v] = e;
-      sum += e;
+// The maximum of z and the sum of e^(z - maximum).
+void strip_stats(const float* z, int64_t n, float* top, float* sum) {
+  const int64_t whole = n / kLanes * kLanes;
+  const Lanes rest = tail(z + whole, n - whole);
+  float last[kLanes];
+  store(last, rest);
+  *top = row_max(last, kLanes, row_max(z, whole, kMinusInfinity));
+  Lanes sums = exp_lanes(rest - *top);
+  for (int64_t v = 0; v < whole; v += kLanes) sums += exp_lanes(load<Lanes>(z + v) - *top);
+  *sum = across(sums, [](Lanes a, Lanes b) { return a + b; });
+}
+
+// z = scale e^(z - lse).
+void turn(float* z, int64_t n, float lse, float scale) {
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t v = 0; v < whole; v += kLanes)
+    store(z + v, scale * exp_lanes(load<Lanes>(z + v) - lse));
+  const Lanes last = scale * exp_lanes(tail(z + whole, n - whole) - lse);
+  std::memcpy(z + whole, &last, static_cast<size_t>(n - whole) * sizeof(float));
+}
+
+struct Head : Sizes {
+  explicit Head(const Call& c)
+      : Sizes(c.site),
+        x(c.in(0)),
+        w(c.in(1)),
+        scale(c.in(3)[0]),
+        targets(c.ids(2)),
+        dx(gradients ? c.out(1) : nullptr),
+        dw(gradients ? c.out(2) : nullptr),
+        z(c.scratch()),
+        tops(z + logits()),
+        sums(tops + rows * strips),
+        share(sums + rows * strips),
+        lse(share + shares()),
+        losses(lse + rows) {}
+
+  bool ignored(int64_t row) const { return targets[row] < 0 || targets[row] >= V; }
+
+  // Logits of rows [begin, begin + R), and lse and loss of each.
+  void forward(int64_t begin, int64_t R) const {
+    parallel_tasks(strips, [&](int64_t strip) {
+      const int64_t v = strip * kStrip, n = std::min(kStrip, V - v);
+      multiply({R, n, D, x + begin * D, D, false, w + v * D, D, true, z + v, V, false});
+      for (int64_t i = 0; i < R; ++i)
+        strip_stats(z + i * V + v, n, tops + i * strips + strip, sums + i * strips + strip);
+    });
+    for (int64_t i = 0; i < R; ++i) {
+      if (ignored(begin + i)) {
+        losses[begin + i] = 0;
+        continue;
+      }
+      const float *t = tops + i * strips, *s = sums + i * strips;
+      // Not std::max_element: a NaN must come through.
+      float top = t[0];
+      for (int64_t j = 1; j < strips; ++j) top = t[j] > top || t[j] != t[j] ? t[j] : top;
+      float sum = 0;
+      for (int64_t j = 0; j < strips; ++j) sum += s[j] * std::exp(t[j] - top);
+      lse[i] = top + std::log(sum);
+      losses[begin + i] = lse[i] - z[i * V + targets[begin + i]];
     }
-    const float factor = scale / sum;
-#pragma omp simd
-    for (int64_t v = 0; v < V; ++v) z[v] *= factor;
-    z[target] -= scale;
-  } else {
-#pragma omp simd reduction(+ : sum)
-    for (int64_t v = 0; v < V; ++v) sum += vexp(z[v] - top);
   }
-  return top + std::log(sum) - picked;
-}
 
-void run(const Call& c) {
-  const auto& p = *static_cast<const Prepared*>(c.prepared);
-  const int64_t N = c.in_shape(0).rows(), D = c.in_shape(0).last(), V = c.in_shape(1)[0];
-  const bool gradients = c.attrs().integer("gradients") != 0;
-  const float *x = c.in(0), *w = c.in(1), scale = c.in(3)[0];
-  const int32_t* targets = c.ids(2);
-  float *logits = c.scratch(), *losses = logits + p.rows * V;
-  for (int64_t begin = 0; begin < N; begin += p.rows) {
-    const int64_t R = std::min(p.rows, N - begin);
-    GemmShape s = p.logits;
-    s.m = R;
-    gemm(s, p.logits_choice, x + begin * D, w, logits);
-    const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(V, 1));
-    parallel_ranges(R, grain, [&](int64_t i0, int64_t i1) {
-      for (int64_t i = i0; i < i1; ++i) {
-        const int32_t target = targets[begin + i];
-        float* z = logits + i * V;
-        const bool ignored = target < 0 || target >= V;
-        losses[begin + i] = ignored ? 0.0f : finish_row(z, V, target, scale, gradients);
-        if (ignored && gradients) std::fill_n(z, V, 0.0f);
+  // Columns [v, v + n) of the logits of rows [i0, i1) of the chunk become their gradient.
+  void turn_logits(int64_t begin, int64_t i0, int64_t i1, int64_t v, int64_t n) const {
+    for (int64_t i = i0; i < i1; ++i) {
+      float* at = z + i * V + v;
+      if (ignored(begin + i)) {
+        std::fill_n(at, n, 0.0f);
+        continue;
+      }
+      turn(at, n, lse[i], scale);
+      const int64_t target = targets[begin + i] - v;
+      if (target >= 0 && target < n) at[target] -= scale;
+    }
+  }
+
+  void backward(int64_t begin, int64_t R) const {
+    parallel_tasks(slabs, [&](int64_t number) {
+      const int64_t from = number * slab, to = std::min(V, from + slab);
+      float* own = share + number * R * D;
+      for (int64_t v = from; v < to; v += kStrip) {
+        const int64_t n = std::min(kStrip, to - v);
+        turn_logits(begin, 0, R, v, n);
+        multiply({n, D, R, z + v, V, true, x + begin * D, D, false, dw + v * D, D, begin > 0});
+        multiply({R, D, n, z + v, V, false, w + v * D, D, false, own, D, v > from});
       }
     });
-    if (!gradients) continue;
-    s = p.dx;
-    s.m = R;
-    gemm(s, p.dx_choice, logits, w, c.out(1) + begin * D);
-    s = p.dw;
-    s.k = R;
-    gemm(s, p.dw_choice, logits, x + begin * D, c.out(2), begin == 0 ? 0.0f : 1.0f);
+    parallel_ranges(R, std::max<int64_t>(1, 32768 / std::max<int64_t>(1, D)),
+                    [&](int64_t i0, int64_t i1) {
+                      float* to = dx + begin * D;
+                      std::copy(share + i0 * D, share + i1 * D, to + i0 * D);
+                      for (int64_t number = 1; number < slabs; ++number) {
+                        const float* from = share + number * R * D;
+#pragma omp simd
+                        for (int64_t d = i0 * D; d < i1 * D; ++d) to[d] += from[d];
+                      }
+                    });
   }
-  if (gradients && N == 0) std::fill_n(c.out(2), V * D, 0.0f);
+
+  // A small vocabulary gives too few slabs to share out.
+  void backward_of_few(int64_t begin, int64_t R) const {
+    parallel_ranges(R, std::max<int64_t>(1, 8192 / V),
+                    [&](int64_t i0, int64_t i1) { turn_logits(begin, i0, i1, 0, V); });
+    gemm({R, D, V}, {}, z, w, dx + begin * D);
+    gemm({V, D, R, true, false}, {}, z, x + begin * D, dw, begin > 0 ? 1.0f : 0.0f);
+  }
+
+  const float *x, *w;
+  float scale;
+  const int32_t* targets;
+  float *dx, *dw, *z, *tops, *sums, *share, *lse, *losses;
+};
+
+void run(const Call& c) {
+  const Head head(c);
+  for (int64_t begin = 0; begin < head.N; begin += head.rows) {
+    const int64_t R = std::min(head.rows, head.N - begin);
+    head.forward(begin, R);
+    if (!head.gradients) continue;
+    if (head.slabs > 1)
+      head.backward(begin, R);
+    else
+      head.backward_of_few(begin, R);
+  }
+  if (head.gradients && head.N == 0) std::fill_n(head.dw, head.V * head.D, 0.0f);
   double loss = 0;
-  for (int64_t i = 0; i < N; ++i) loss += losses[i];
-  c.out(0)[0] = static_cast<float>(loss * scale);
+  for (int64_t i = 0; i < head.N; ++i) loss += head.losses[i];
+  c.out(0)[0] = static_cast<float>(loss * head.scale);
 }
 
 std::string detail(const OpSite& site) {
-  return fmt::format("{} rows at a time", chunk_rows(site));
+  return fmt::format("{} rows at a time", Sizes(site).rows);
 }
 
 }  // namespace
@@ -113,6 +193,5 @@ std::string detail(const OpSite& site) {
 
 MR_CPU_KERNELS(linear_cross_entropy, {.name = "chunked",
                                       .workspace_bytes = workspace_bytes,
-                                      .prepare = prepare,
                                       .run = run,
                                       .detail = detail})

@@ -1,5 +1,5 @@
 // Matrix products: a few rows by loops of our own that stream the matrix (cpu/gemv.h), everything
-// else through oneDNN (cpu/gemm.h). The epilogue runs on each tile while it is in cache.
+// else through cpu/gemm.h. The epilogue runs on each tile while it is in cache.
 #include "cpu/gemm.h"
 #include "cpu/gemv.h"
 #include "cpu/kernel.h"
@@ -133,7 +133,7 @@ void gemv_run(const Call& c) {
   auto finish = [&](int64_t j0, int64_t j1) {
     if (p.has_epilogue) run_epilogue(c, p, 0, s.m, j0, j1);
   };
-  with_rows(s.m, [&](auto rows) {
+  with_count<kGemvRows>(s.m, [&](auto rows) {
     constexpr int M = decltype(rows)::value;
     if (s.tb) {
       parallel_ranges(s.n, gemv_task_rows(s.k), [&](int64_t j0, int64_t j1) {
@@ -167,4 +167,4 @@ MR_CPU_KERNELS(
      .workspace_bytes = gemv_workspace,
      .prepare = gemv_prepare,
      .run = gemv_run},
-    {.name = "onednn", .decline = decline, .prepare = prepare, .run = run, .detail = detail})
+    {.name = "gemm", .decline = decline, .prepare = prepare, .run = run, .detail = detail})

@@ -23,13 +23,6 @@ double average_rate(double decay, int64_t step) {
   return 1 - std::min(decay, (1 + t) / (10 + t));
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 class Loop {
  public:
   Loop(const Model& model, const Settings& settings, const TextData& data, Backend& backend,

@@ -1,0 +1,30 @@
+// Products by our own kernel, on the calling thread: B is copied, block by block, into the order in
+// which the register tile of small_gemm.h reads it, and so is A where it is stored by columns. A
+// sum runs over k in order, in one accumulator, however the product is cut: the bits follow from
+// the operands alone.
+#pragma once
+#include <cstdint>
+
+namespace millrace::cpu {
+
+// C[m,n] = op(A) op(B), or + C. Strides are those of the stored rows.
+struct PackedProduct {
+  int64_t m, n, k;
+  const float* a;
+  int64_t a_stride;
+  bool ta;  // A is stored [k,m]
+  const float* b;
+  int64_t b_stride;
+  bool tb;  // B is stored [n,k]
+  float* c;
+  int64_t c_stride;
+  bool accumulate;
+};
+
+namespace avx2 {
+void multiply(const PackedProduct& product);
+}
+namespace avx512 {
+void multiply(const PackedProduct& product);
+}
+}  // namespace millrace::cpu

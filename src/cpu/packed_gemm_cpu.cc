@@ -1,0 +1,120 @@
+// This file is compiled once per instruction set, as the kernels in ops/ are.
+#include "cpu/packed_gemm.h"
+#include "cpu/small_gemm.h"
+
+namespace millrace::cpu::MR_ISA {
+namespace {
+
+// A panel of B [kDepth, kPanel] stays in the first-level cache while the bands of A pass by; a
+// block of A [kRows, kDepth] stays in the second-level cache while the panels of B pass by. So few
+// rows that they find room there also when they lie a power of two apart.
+constexpr int64_t kDepth = 384, kRows = 48, kColumns = 384;
+constexpr int64_t kPanel = 2 * kLanes;
+static_assert(kRows % kTileRows == 0 && kColumns % kPanel == 0);
+
+struct Buffers {
+  alignas(64) float left[kRows * kDepth];
+  alignas(64) float right[kColumns * kDepth];
+};
+thread_local Buffers own;
+
+// to: panels of kPanel columns, [depth][kPanel] each; columns behind the last are zero.
+void pack_right(const float* b, int64_t stride, bool transposed, int64_t depth, int64_t columns,
+                float* to) {
+  if (transposed) {
+    for (int64_t j = 0; j < columns; j += 8) {
+      float* panel = to + j / kPanel * kPanel * depth + j % kPanel;
+      const int64_t n = std::min<int64_t>(8, columns - j);
+      int64_t k = 0;
+      if (n == 8)
+        for (; k + 8 <= depth; k += 8)
+          transpose_square(b + j * stride + k, stride, panel + k * kPanel, kPanel);
+      for (; k < depth; ++k)
+        for (int64_t q = 0; q < 8; ++q)
+          panel[k * kPanel + q] = q < n ? b[(j + q) * stride + k] : 0.0f;
+    }
+    // Squares of 8 columns fill the last panel only as far as there are columns.
+    for (int64_t j = (columns + 7) / 8 * 8; j % kPanel != 0; j += 8) {
+      float* panel = to + j / kPanel * kPanel * depth + j % kPanel;
+      for (int64_t k = 0; k < depth; ++k) std::fill_n(panel + k * kPanel, 8, 0.0f);
+    }
+    return;
+  }
+  const int64_t whole = columns / kPanel * kPanel, rest = columns - whole;
+  for (int64_t k = 0; k < depth; ++k) {
+    const float* row = b + k * stride;
+    prefetch_row(row + kRowsAhead * stride, columns);
+    float* at = to + k * kPanel;
+    for (int64_t j = 0; j < whole; j += kPanel)
+      std::memcpy(at + j * depth, row + j, kPanel * sizeof(float));
+    if (rest) {
+      std::memcpy(at + whole * depth, row + whole, static_cast<size_t>(rest) * sizeof(float));
+      std::fill_n(at + whole * depth + rest, kPanel - rest, 0.0f);
+    }
+  }
+}
+
+// A stored [k, m] as bands of kTileRows rows, [depth][kTileRows] each.
+void pack_left(const float* a, int64_t stride, int64_t rows, int64_t depth, float* to) {
+  const int64_t whole = rows / kTileRows * kTileRows, rest = rows - whole;
+  for (int64_t k = 0; k < depth; ++k) {
+    const float* row = a + k * stride;
+    prefetch_row(row + kRowsAhead * stride, rows);
+    float* at = to + k * kTileRows;
+    for (int64_t i = 0; i < whole; i += kTileRows)
+      std::memcpy(at + i * depth, row + i, kTileRows * sizeof(float));
+    if (rest)
+      std::memcpy(at + whole * depth, row + whole, static_cast<size_t>(rest) * sizeof(float));
+  }
+}
+
+// c[rows, columns] (+)= one band of A times one panel of B.
+template <Left kLeft, int M>
+void one_tile(int64_t depth, const float* left, int64_t left_stride, const float* right, float* c,
+              int64_t stride, int64_t columns, bool accumulate) {
+  if (columns == kPanel)
+    return gemm_tile<kLeft, M, 2>(depth, left, left_stride, right, kPanel, c, stride, accumulate);
+  alignas(64) float whole[M * kPanel];
+  for (int m = 0; accumulate && m < M; ++m) {
+    std::copy_n(c + m * stride, columns, whole + m * kPanel);
+    std::fill_n(whole + m * kPanel + columns, kPanel - columns, 0.0f);
+  }
+  gemm_tile<kLeft, M, 2>(depth, left, left_stride, right, kPanel, whole, kPanel, accumulate);
+  for (int m = 0; m < M; ++m) std::copy_n(whole + m * kPanel, columns, c + m * stride);
+}
+
+}  // namespace
+
+void multiply(const PackedProduct& p) {
+  for (int64_t j = 0; j < p.n; j += kColumns) {
+    const int64_t columns = std::min(kColumns, p.n - j);
+    for (int64_t k = 0; k < p.k; k += kDepth) {
+      const int64_t depth = std::min(kDepth, p.k - k);
+      const bool accumulate = k > 0 || p.accumulate;
+      pack_right(p.tb ? p.b + j * p.b_stride + k : p.b + k * p.b_stride + j, p.b_stride, p.tb,
+                 depth, columns, own.right);
+      for (int64_t i = 0; i < p.m; i += kRows) {
+        const int64_t rows = std::min(kRows, p.m - i);
+        // Rows of A are read where they lie; columns would be read a cache line for each number.
+        if (p.ta) pack_left(p.a + k * p.a_stride + i, p.a_stride, rows, depth, own.left);
+        for (int64_t jj = 0; jj < columns; jj += kPanel)
+          for (int64_t ii = 0; ii < rows; ii += kTileRows) {
+            const int64_t m = std::min(kTileRows, rows - ii), n = std::min(kPanel, columns - jj);
+            float* to = p.c + (i + ii) * p.c_stride + j + jj;
+            const float* panel = own.right + jj * depth;
+            with_count<kTileRows>(m, [&](auto count) {
+              constexpr int M = decltype(count)::value;
+              if (p.ta)
+                one_tile<Left::columns, M>(depth, own.left + ii * depth, kTileRows, panel, to,
+                                           p.c_stride, n, accumulate);
+              else
+                one_tile<Left::rows, M>(depth, p.a + (i + ii) * p.a_stride + k, p.a_stride, panel,
+                                        to, p.c_stride, n, accumulate);
+            });
+          }
+      }
+    }
+  }
+}
+
+}  // namespace millrace::cpu::MR_ISA
