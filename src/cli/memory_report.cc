@@ -21,9 +21,13 @@ namespace {
 constexpr int64_t kFirstStepBytes = 4 << 20;
 }  // namespace
 
-double update_flops(const Programs& p, const Settings& s) {
-  return p.step.flops +
-         (p.accumulate ? p.accumulate->flops * static_cast<double>(s.grad_accum - 1) : 0.0);
+Cost update_cost(const Programs& p, const Settings& s) {
+  Cost cost = p.step.cost;
+  if (p.accumulate) {
+    cost.flops += p.accumulate->cost.flops * static_cast<double>(s.grad_accum - 1);
+    cost.bytes += p.accumulate->cost.bytes * static_cast<double>(s.grad_accum - 1);
+  }
+  return cost;
 }
 
 int64_t predicted_process_bytes(const Programs& programs, const Model& model) {

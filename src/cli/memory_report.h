@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-double update_flops(const Programs& programs, const Settings& settings);
+Cost update_cost(const Programs& programs, const Settings& settings);
 
 // This process as it stands, the arena, and the copy that checkpoints are written from.
 int64_t predicted_process_bytes(const Programs& programs, const Model& model);

@@ -85,7 +85,7 @@ int plan_command(const PlanArguments& arguments) {
     parameters += p.shape.numel();
     if (p.decay) matrices += p.shape.numel();
   }
-  const double flops = update_flops(programs, s),
+  const double flops = update_cost(programs, s).flops,
                tokens = static_cast<double>(s.batch_size * s.max_length * s.grad_accum);
   const size_t layers = recompute_units(programs.step.graph).size();
   const Plan& step = programs.step;
@@ -100,6 +100,7 @@ int plan_command(const PlanArguments& arguments) {
                                 {"parameters", parameters},
                                 {"flops_per_token", flops / tokens},
                                 {"flops_per_update", flops},
+                                {"bytes_per_update", update_cost(programs, s).bytes},
                                 {"arena_bytes", need},
                                 {"process_peak_bytes", process},
                                 {"largest_batch", largest},

@@ -124,7 +124,7 @@ int train_command(TrainArguments arguments) {
   if (s.memory_limit > 0 && programs.total_bytes() > s.memory_limit)
     throw does_not_fit(arguments.request, *run, programs, s.memory_limit, *backend);
   say(fmt::format("plan     {} arena, {:.2f} GFLOP per update, planned in {}",
-                  human_bytes(programs.total_bytes()), update_flops(programs, s) * 1e-9,
+                  human_bytes(programs.total_bytes()), update_cost(programs, s).flops * 1e-9,
                   human_seconds(seconds_since(planning))));
   if (resume.from)
     say(fmt::format("resume   {} ({} updates done{})", resume.from->folder.string(),
@@ -185,7 +185,7 @@ int train_command(TrainArguments arguments) {
   // Measuring the ceiling takes seconds: a shorter run does without it.
   const double ceiling = result.seconds > 5 ? cpu::measure_sgemm_ceiling() : 0;
   const double flops =
-      result.median_step_seconds > 0 ? update_flops(programs, s) / result.median_step_seconds : 0;
+      result.median_step_seconds > 0 ? update_cost(programs, s).flops / result.median_step_seconds : 0;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
   out += ledger_report(result, ceiling);

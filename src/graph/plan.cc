@@ -205,7 +205,11 @@ void account(Plan& plan) {
       plan.at_peak = alive;
     }
   }
-  for (const Node& n : plan.graph.nodes) plan.flops += plan.graph.cost(n).flops;
+  for (const Node& n : plan.graph.nodes) {
+    const Cost cost = plan.graph.cost(n);
+    plan.cost.flops += cost.flops;
+    plan.cost.bytes += cost.bytes;
+  }
 }
 
 }  // namespace
@@ -245,7 +249,7 @@ void verify_memory(const Plan& plan) {
 
 std::string Plan::text() const {
   std::string s = fmt::format("plan: {} nodes, state {} B, scratch {} B, {} flops\n",
-                              graph.nodes.size(), state_bytes, scratch_bytes, flops);
+                              graph.nodes.size(), state_bytes, scratch_bytes, cost.flops);
   for (NodeId id = 0; id < graph.size(); ++id) {
     const Node& n = graph[id];
     s += fmt::format("%{} {}", id, n.op->name);

@@ -65,7 +65,7 @@ struct Plan {
   int64_t state_bytes = 0;                        // leaves of this plan, each aligned
   NodeId peak_at = 0;                             // where most is alive
   std::array<int64_t, kMemoryClasses> at_peak{};  // alive there, by class; state classes included
-  double flops = 0;
+  Cost cost;  // of all nodes: arithmetic, and bytes if each reads and writes memory once
 
   std::string text() const;
   std::string hash() const;  // 32 hex digits of the text

@@ -3,7 +3,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 commit=$(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown)
-[ -z "$(git -C "$here" status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
+[ -z "$(git -C "$here" status --porcelain --untracked-files=no -- ":!docs/RELIABILITY.md" 2>/dev/null)" ] || commit="$commit with changes"
 counts="the short counts of \`./check\`; \`./check --reliability\` runs the long ones"
 [ "${MILLRACE_FULL:-0}" = 1 ] && counts="the long counts of \`./check --reliability\`"
 cat <<HEAD
