@@ -1,6 +1,11 @@
 // Microbenchmarks generated from the op cards: every kernel that accepts a card's benchmark sizes,
 // with GFLOP/s and GB/s from the card's own cost. Run one op: bench/micro --benchmark_filter=matmul
 #include <benchmark/benchmark.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
 
 #include "core/rng.h"
 #include "cpu/kernel.h"
@@ -33,16 +38,38 @@ std::vector<float> fill(const CaseInput& input, uint64_t stream) {
   return values;
 }
 
+// Huge pages, as the arena of a run has them: with small ones the address tables are measured too.
+class Buffer {
+ public:
+  explicit Buffer(size_t floats) : bytes_((floats * 4 + kPage) / kPage * kPage) {
+    data_ = static_cast<float*>(std::aligned_alloc(kPage, bytes_));
+    madvise(data_, bytes_, MADV_HUGEPAGE);
+    std::memset(data_, 0, bytes_);
+  }
+  explicit Buffer(const std::vector<float>& values) : Buffer(values.size()) {
+    std::copy(values.begin(), values.end(), data_);
+  }
+  Buffer(Buffer&& other) noexcept
+      : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
+  ~Buffer() { std::free(data_); }
+  float* data() { return data_; }
+
+ private:
+  static constexpr size_t kPage = 2 << 20;
+  size_t bytes_;
+  float* data_;
+};
+
 void run(benchmark::State& state, const OpCard& card, const cpu::Kernel& kernel,
          const Problem& problem) {
-  std::vector<std::vector<float>> in, out;
-  for (size_t i = 0; i < problem.in.size(); ++i) in.push_back(fill(problem.op_case.in[i], i));
+  std::vector<Buffer> in, out;
+  for (size_t i = 0; i < problem.in.size(); ++i) in.emplace_back(fill(problem.op_case.in[i], i));
   for (const TensorType& t : problem.out) out.emplace_back(static_cast<size_t>(t.numel()));
   std::vector<const void*> in_data;
   std::vector<void*> out_data;
   for (auto& v : in) in_data.push_back(v.data());
   for (auto& v : out) out_data.push_back(v.data());
-  std::vector<float> workspace(static_cast<size_t>(
+  Buffer workspace(static_cast<size_t>(
       kernel.workspace_bytes ? kernel.workspace_bytes(problem.site()) / 4 + 16 : 0));
   const auto prepared = kernel.prepare ? kernel.prepare(problem.site()) : nullptr;
   const cpu::Call call{problem.site(), in_data, out_data, workspace.data(), prepared.get()};

@@ -17,7 +17,6 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "cpu/machine.h"
-#include "cpu/packed_gemm.h"
 
 namespace millrace::cpu {
 namespace {
@@ -292,7 +291,8 @@ GemmChoice gemm_choice(const GemmShape& shape) {
 }
 
 void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b,
-               float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+               float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
+               const BlockDone& done) {
   // oneDNN must not start a team of its own, which would split sums among its threads. OpenMP keeps
   // the number per calling thread, and any thread may be the caller.
   thread_local const bool alone = (omp_set_num_threads(1), true);
@@ -301,29 +301,40 @@ void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, con
   a += s.ta ? i0 : i0 * s.k;
   b += s.tb ? j0 * s.k : j0;
   c += i0 * s.n + j0;
-  if (s.k == 0) {
-    if (beta == 0)
-      for (int64_t i = 0; i < m; ++i) std::fill_n(c + i * s.n, n, 0.0f);
-    return;
-  }
-  if (choice.entry == GemmEntry::packed) {
+  if (choice.entry == GemmEntry::packed && s.k > 0) {
     static const auto multiply = best_isa() == Isa::avx512 ? avx512::multiply : avx2::multiply;
-    return multiply({m, n, s.k, a, lda, s.ta, b, ldb, s.tb, c, s.n, beta != 0});
+    struct Shifted {
+      const BlockDone& done;
+      int64_t i0, j0;
+    } const shifted{done, i0, j0};
+    BlockDone part;
+    if (done.call)
+      part = {[](const void* context, const ProductBlock& part_of) {
+                const auto& [whole, i, j] = *static_cast<const Shifted*>(context);
+                whole.call(whole.context, {i + part_of.i0, i + part_of.i1, j + part_of.j0,
+                                           j + part_of.j1, part_of.values, part_of.stride});
+              },
+              &shifted};
+    return multiply({m, n, s.k, a, lda, s.ta, b, ldb, s.tb, c, s.n, beta != 0, part});
   }
-  if (choice.entry == GemmEntry::matmul) {
+  if (s.k == 0) {
+    for (int64_t i = 0; beta == 0 && i < m; ++i) std::fill_n(c + i * s.n, n, 0.0f);
+  } else if (choice.entry == GemmEntry::matmul) {
     primitive_for({m, n, s.k, lda, ldb, s.n, s.ta, s.tb, beta != 0}).run(a, b, c);
-    return;
+  } else {
+    check_dnnl(dnnl_sgemm(s.ta ? 'T' : 'N', s.tb ? 'T' : 'N', m, n, s.k, 1.0f, a, lda, b, ldb, beta,
+                          c, s.n),
+               "sgemm");
   }
-  check_dnnl(
-      dnnl_sgemm(s.ta ? 'T' : 'N', s.tb ? 'T' : 'N', m, n, s.k, 1.0f, a, lda, b, ldb, beta, c, s.n),
-      "sgemm");
+  if (done.call) done.call(done.context, {i0, i1, j0, j1, c, s.n});
 }
 
 GemmTiling packed_tiling(const GemmShape& s, int64_t workers) {
   if (s.m == 0 || s.n == 0) return {};
   // Copying a number costs about as much as so many multiplications: out of columns, out of rows.
-  const double left = s.ta ? 6 : 0, right = s.tb ? 10 : 5;
-  constexpr double kTask = 1e5;  // handing out a task, in multiplications
+  const double left = s.ta ? 6 : 2, right = s.tb ? 10 : 5;
+  // Handing out a task, and a row of a tile with what is done to it afterwards, in multiplications.
+  constexpr double kTask = 1e5, kRow = 4e3;
   const auto m = static_cast<double>(s.m), n = static_cast<double>(s.n);
   GemmTiling best;
   double best_cost = 1e300;
@@ -336,7 +347,8 @@ GemmTiling packed_tiling(const GemmShape& s, int64_t workers) {
       const auto width = static_cast<double>(workers);
       const double idle =
           workers == 1 ? 1 : std::ceil(tasks / width) * width / tasks + 0.3 * width / tasks;
-      const double cost = m * n * static_cast<double>(s.k) * copied * idle + kTask * tasks;
+      const double cost =
+          (m * n * static_cast<double>(s.k) * copied + m * across * kRow) * idle + kTask * tasks;
       if (cost < best_cost) {
         best_cost = cost;
         best = {rows, columns};

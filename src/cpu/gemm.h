@@ -6,7 +6,9 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
+#include "cpu/packed_gemm.h"
 #include "cpu/parallel.h"
 
 namespace millrace::cpu {
@@ -43,20 +45,20 @@ bool gemm_measuring();
 std::string gemm_choices();
 void gemm_pin_choices(const std::string& text);
 
-// One tile: rows [i0,i1), columns [j0,j1). `beta` 0 or 1.
+// One tile: rows [i0,i1), columns [j0,j1). `beta` 0 or 1. `done`, where given, gets every part of
+// it, numbered as in the whole product, and is the one who writes C.
 void gemm_tile(const GemmShape& shape, const GemmChoice& choice, const float* a, const float* b,
-               float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1);
+               float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
+               const BlockDone& done = {});
 
 // The tiling of the packed kernel, whose bits do not depend on it: little copying for each tile,
 // enough tiles for the threads.
 GemmTiling packed_tiling(const GemmShape& shape, int64_t workers);
 
-struct NoEpilogue {
-  void operator()(int64_t, int64_t, int64_t, int64_t) const {}
-};
+struct NoEpilogue {};
 
-// The whole product; after each tile `epilogue(i0, i1, j0, j1)` runs on the thread that computed
-// it.
+// The whole product; `epilogue(block)`, where given, gets each part of it on the thread that
+// computed it, while it is in cache, and is the one who writes C.
 template <typename Epilogue = NoEpilogue>
 void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c,
           float beta = 0, const Epilogue& epilogue = {}) {
@@ -66,8 +68,13 @@ void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const fl
   parallel_tasks(across * down, [&](int64_t task) {
     const int64_t i0 = task / across * tile.m, j0 = task % across * tile.n;
     const int64_t i1 = std::min(s.m, i0 + tile.m), j1 = std::min(s.n, j0 + tile.n);
-    gemm_tile(s, choice, a, b, c, beta, i0, i1, j0, j1);
-    epilogue(i0, i1, j0, j1);
+    BlockDone done;
+    if constexpr (!std::is_same_v<Epilogue, NoEpilogue>)
+      done = {[](const void* context, const ProductBlock& block) {
+                (*static_cast<const Epilogue*>(context))(block);
+              },
+              &epilogue};
+    gemm_tile(s, choice, a, b, c, beta, i0, i1, j0, j1, done);
   });
 }
 

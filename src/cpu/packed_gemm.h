@@ -7,6 +7,21 @@
 
 namespace millrace::cpu {
 
+// A part of a product: rows [i0, i1) and columns [j0, j1).
+struct ProductBlock {
+  int64_t i0, i1, j0, j1;
+  const float* values;
+  int64_t stride;
+  const float* row(int64_t i) const { return values + (i - i0) * stride; }
+};
+
+// Called for each block when it is complete, instead of writing it to C: it may lie elsewhere, in
+// cache, and is gone afterwards.
+struct BlockDone {
+  void (*call)(const void* context, const ProductBlock& block) = nullptr;
+  const void* context = nullptr;
+};
+
 // C[m,n] = op(A) op(B), or + C. Strides are those of the stored rows.
 struct PackedProduct {
   int64_t m, n, k;
@@ -19,6 +34,7 @@ struct PackedProduct {
   float* c;
   int64_t c_stride;
   bool accumulate;
+  BlockDone done = {};
 };
 
 namespace avx2 {

@@ -15,6 +15,7 @@ static_assert(kRows % kTileRows == 0 && kColumns % kPanel == 0);
 struct Buffers {
   alignas(64) float left[kRows * kDepth];
   alignas(64) float right[kColumns * kDepth];
+  alignas(64) float block[kRows * kColumns];
 };
 thread_local Buffers own;
 
@@ -68,19 +69,18 @@ void pack_left(const float* a, int64_t stride, int64_t rows, int64_t depth, floa
   }
 }
 
-// c[rows, columns] (+)= one band of A times one panel of B.
+// to[M, columns] = one band of A times one panel of B, on top of c where that is not null.
 template <Left kLeft, int M>
-void one_tile(int64_t depth, const float* left, int64_t left_stride, const float* right, float* c,
-              int64_t stride, int64_t columns, bool accumulate) {
+void one_tile(int64_t depth, const float* left, int64_t left_stride, const float* right,
+              const float* c, int64_t c_stride, float* to, int64_t to_stride, int64_t columns) {
   if (columns == kPanel)
-    return gemm_tile<kLeft, M, 2>(depth, left, left_stride, right, kPanel, c, stride, accumulate);
-  alignas(64) float whole[M * kPanel];
-  for (int m = 0; accumulate && m < M; ++m) {
-    std::copy_n(c + m * stride, columns, whole + m * kPanel);
-    std::fill_n(whole + m * kPanel + columns, kPanel - columns, 0.0f);
-  }
-  gemm_tile<kLeft, M, 2>(depth, left, left_stride, right, kPanel, whole, kPanel, accumulate);
-  for (int m = 0; m < M; ++m) std::copy_n(whole + m * kPanel, columns, c + m * stride);
+    return gemm_tile<kLeft, M, 2>(depth, left, left_stride, right, kPanel, c, c_stride, to,
+                                  to_stride);
+  alignas(64) float whole[M * kPanel] = {};
+  for (int m = 0; c && m < M; ++m) std::copy_n(c + m * c_stride, columns, whole + m * kPanel);
+  gemm_tile<kLeft, M, 2>(depth, left, left_stride, right, kPanel, c ? whole : nullptr, kPanel,
+                         whole, kPanel);
+  for (int m = 0; m < M; ++m) std::copy_n(whole + m * kPanel, columns, to + m * to_stride);
 }
 
 }  // namespace
@@ -97,21 +97,29 @@ void multiply(const PackedProduct& p) {
         const int64_t rows = std::min(kRows, p.m - i);
         // Rows of A are read where they lie; columns would be read a cache line for each number.
         if (p.ta) pack_left(p.a + k * p.a_stride + i, p.a_stride, rows, depth, own.left);
+        // What is asked for when it is complete is handed over where it does not depend on the rows
+        // of C whether it is still in cache.
+        const bool hand_over = p.done.call && k + depth == p.k;
+        float* to = hand_over ? own.block : p.c + i * p.c_stride + j;
+        const int64_t to_stride = hand_over ? kColumns : p.c_stride;
         for (int64_t jj = 0; jj < columns; jj += kPanel)
           for (int64_t ii = 0; ii < rows; ii += kTileRows) {
             const int64_t m = std::min(kTileRows, rows - ii), n = std::min(kPanel, columns - jj);
-            float* to = p.c + (i + ii) * p.c_stride + j + jj;
+            const float* c = accumulate ? p.c + (i + ii) * p.c_stride + j + jj : nullptr;
             const float* panel = own.right + jj * depth;
+            float* at = to + ii * to_stride + jj;
             with_count<kTileRows>(m, [&](auto count) {
               constexpr int M = decltype(count)::value;
               if (p.ta)
-                one_tile<Left::columns, M>(depth, own.left + ii * depth, kTileRows, panel, to,
-                                           p.c_stride, n, accumulate);
+                one_tile<Left::columns, M>(depth, own.left + ii * depth, kTileRows, panel, c,
+                                           p.c_stride, at, to_stride, n);
               else
                 one_tile<Left::rows, M>(depth, p.a + (i + ii) * p.a_stride + k, p.a_stride, panel,
-                                        to, p.c_stride, n, accumulate);
+                                        c, p.c_stride, at, to_stride, n);
             });
           }
+        if (hand_over)
+          p.done.call(p.done.context, {i, i + rows, j, j + columns, own.block, kColumns});
       }
     }
   }

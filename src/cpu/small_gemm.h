@@ -45,16 +45,17 @@ inline void with_count(int64_t n, const F& f) {
 // How the left operand lies in memory: element (m, k) at a[m * stride + k] or at a[k * stride + m].
 enum class Left { rows, columns };
 
-// c[M][N vectors] (+)= sum over k of a(m, k) b[k][.].
+// to[M][N vectors] = sum over k of a(m, k) b[k][.], on top of c where that is not null.
 template <Left kLeft, int M, int N>
 inline void gemm_tile(int64_t depth, const float* a, int64_t a_stride, const float* b,
-                      int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
+                      int64_t b_stride, const float* c, int64_t c_stride, float* to,
+                      int64_t to_stride) {
   Lanes sum[M][N];
 #pragma GCC unroll 6
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n)
-      sum[m][n] = accumulate ? load<Lanes>(c + m * c_stride + n * kLanes) : Lanes{};
+      sum[m][n] = c ? load<Lanes>(c + m * c_stride + n * kLanes) : Lanes{};
 #pragma GCC unroll 2
   for (int64_t k = 0; k < depth; ++k) {
     Lanes right[N];
@@ -70,7 +71,7 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_stride, const flo
 #pragma GCC unroll 6
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
-    for (int n = 0; n < N; ++n) store(c + m * c_stride + n * kLanes, sum[m][n]);
+    for (int n = 0; n < N; ++n) store(to + m * to_stride + n * kLanes, sum[m][n]);
 }
 
 // Which columns of a band of rows are wanted and which part of the depth is not zero.
@@ -88,9 +89,11 @@ inline void gemm_band(const GemmPart& part, const float* a, int64_t a_stride, co
   const int64_t end = padded(part.column_end);
   int64_t n = 0;
   for (; n + 2 * kLanes <= end; n += 2 * kLanes)
-    gemm_tile<kLeft, M, 2>(depth, a, a_stride, b + n, b_stride, c + n, c_stride, accumulate);
+    gemm_tile<kLeft, M, 2>(depth, a, a_stride, b + n, b_stride, accumulate ? c + n : nullptr,
+                           c_stride, c + n, c_stride);
   if (n < end)
-    gemm_tile<kLeft, M, 1>(depth, a, a_stride, b + n, b_stride, c + n, c_stride, accumulate);
+    gemm_tile<kLeft, M, 1>(depth, a, a_stride, b + n, b_stride, accumulate ? c + n : nullptr,
+                           c_stride, c + n, c_stride);
 }
 
 // c (+)= a b for rows [begin, end); `part(first, last)` says what each band of rows needs. Rows of

@@ -146,7 +146,8 @@ inline void run_instruction(const Instruction& c, float* d, const Source& a, con
 inline void run_tile(const Expression& e, const Source* operands, float* const* results,
                      int64_t element, int64_t n) {
   alignas(64) static thread_local float temporaries[kMaxTemporaries][kTile];
-  Source values[kMaxTemporaries];
+  // Not on the stack: clearing them for every tile would cost more than the tile.
+  static thread_local Source values[kMaxTemporaries], kept[kMaxTemporaries];
   auto source = [&](Term t) -> const Source& {
     return t.is_operand() ? operands[t.index()] : values[t.index()];
   };
@@ -156,17 +157,17 @@ inline void run_tile(const Expression& e, const Source* operands, float* const* 
   for (size_t k = 0; k < e.code.size(); ++k) {
     const Instruction& c = e.code[k];
     if (c.function == Function::constant) {
-      values[k].number = static_cast<float>(c.number);
+      values[k] = {.number = static_cast<float>(c.number)};
       continue;
     }
     const int arity = function_arity(c.function);
     float* d = direct && k + 1 == e.code.size() ? results[0] : temporaries[k];
-    run_instruction(c, d, source(c.a), arity == 2 ? source(c.b) : Source{}, element, n);
-    values[k].run = d;
+    // A copy of a Source would wait for all stores before it: they are longer than its parts.
+    run_instruction(c, d, source(c.a), source(arity == 2 ? c.b : c.a), element, n);
+    values[k] = {.run = d};
   }
   if (direct) return;
   // A result that is an operand unchanged may stand where another result is about to be written.
-  Source kept[kMaxTemporaries];
   for (size_t r = 0; r < e.results.size(); ++r) {
     kept[r] = source(e.results[r]);
     if (!e.results[r].is_operand() || !kept[r].run || e.results.size() == 1) continue;

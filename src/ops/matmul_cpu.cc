@@ -72,15 +72,20 @@ std::shared_ptr<const void> prepare(const OpSite& site) {
   return p;
 }
 
-void run_epilogue(const Call& c, const Prepared& p, int64_t i0, int64_t i1, int64_t j0,
-                  int64_t j1) {
-  Source sources[kMaxOperands];
+void run_epilogue(const Call& c, const Prepared& p, const ProductBlock& block) {
+  Source sources[kMaxOperands];  // cleared once for all rows
   float* results[kMaxResults];
-  const int64_t n = p.shape.n;
-  for (int64_t i = i0; i < i1; ++i) {
-    for (int64_t j = j0; j < j1; j += kTile) {
+  const int64_t n = p.shape.n, width = block.j1 - block.j0;
+  for (int64_t i = block.i0; i < block.i1; ++i) {
+    // The product is in cache, the matrices are not, and a block's rows lie far apart.
+    const int64_t ahead = std::min(i + 2, block.i1 - 1) * n + block.j0;
+    for (size_t k = 0; k < p.layouts.size(); ++k)
+      if (p.layouts[k].kind == Broadcast::full) prefetch_row(c.in(k + 2) + ahead, width);
+    for (size_t r = 0; r < c.site.out.size(); ++r)
+      for (int64_t j = 0; j < width; j += 16) __builtin_prefetch(c.out(r) + ahead + j, 1);
+    for (int64_t j = block.j0; j < block.j1; j += kTile) {
       const int64_t at = i * n + j;
-      sources[0].run = c.out(0) + at;
+      sources[0].run = block.row(i) + j - block.j0;
       for (size_t k = 0; k < p.layouts.size(); ++k) {
         const float* operand = c.in(k + 2);
         switch (p.layouts[k].kind) {
@@ -99,7 +104,7 @@ void run_epilogue(const Call& c, const Prepared& p, int64_t i0, int64_t i1, int6
         }
       }
       for (size_t r = 0; r < c.site.out.size(); ++r) results[r] = c.out(r) + at;
-      run_tile(p.epilogue, sources, results, at, std::min(kTile, j1 - j));
+      run_tile(p.epilogue, sources, results, at, std::min(kTile, block.j1 - j));
     }
   }
 }
@@ -113,9 +118,7 @@ void run(const Call& c) {
     });
   } else if (p.has_epilogue) {
     gemm(s, p.choice, c.in(0), c.in(1), c.out(0), 0,
-         [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
-           run_epilogue(c, p, i0, i1, j0, j1);
-         });
+         [&](const ProductBlock& block) { run_epilogue(c, p, block); });
   } else {
     gemm(s, p.choice, c.in(0), c.in(1), c.out(0));
   }
@@ -131,7 +134,7 @@ void gemv_run(const Call& c) {
   const GemmShape& s = p.shape;
   const float *a = c.in(0), *b = c.in(1);
   auto finish = [&](int64_t j0, int64_t j1) {
-    if (p.has_epilogue) run_epilogue(c, p, 0, s.m, j0, j1);
+    if (p.has_epilogue) run_epilogue(c, p, {0, s.m, j0, j1, c.out(0) + j0, s.n});
   };
   with_count<kGemvRows>(s.m, [&](auto rows) {
     constexpr int M = decltype(rows)::value;

@@ -1,0 +1,391 @@
+#!/usr/bin/env python3
+"""bench/run SUITE: Millrace and its peers on the same workloads, interleaved in one go.
+
+Every racer is a process of its own that trains without end. Only one is awake at a time: the others are
+stopped (SIGSTOP), so that all see the same machine in turn. A step counts when it began after its racer
+was woken and ended before it was stopped. Before a row is raced, each peer must give the losses (or the
+greedy tokens) that Millrace gives from the same weights.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from suites import SUITES
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MILLRACE = ROOT / "build" / "millrace"
+PYTHON = ROOT / ".venv" / "bin" / "python"
+PEERS = ("torch-eager", "torch-compile")
+PACKAGES = ("torch", "numpy", "safetensors")
+CHECKED_STEPS = 4
+LOSS_TOLERANCE = 2e-5  # of the loss; float32 sums in another order
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def fail(text):
+    print(text, file=sys.stderr)
+    sys.exit(2)
+
+
+# --- the machine and the peers' environment ---------------------------------------------------------------
+
+
+def machine():
+    name = platform.processor() or "cpu"
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            name = line.split(":", 1)[1].strip()
+            break
+    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+
+
+def slug(text):
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def commit():
+    def git(*words):
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "src", "bench") else "")
+
+
+def install_peers():
+    """The peers' versions, or why they are missing."""
+    versions = "import torch, safetensors; print('PyTorch', torch.__version__)"
+
+    def ask():
+        return subprocess.run([PYTHON, "-c", versions], capture_output=True, text=True)
+
+    if PYTHON.exists() and (found := ask()).returncode == 0:
+        return found.stdout.strip(), None
+    say(f"installing the peers into {PYTHON.parent.parent.relative_to(ROOT)}/: {' '.join(PACKAGES)} (from PyPI, once)")
+    made = subprocess.run([sys.executable, "-m", "venv", PYTHON.parent.parent], capture_output=True, text=True)
+    if made.returncode == 0:
+        made = subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *PACKAGES], capture_output=True, text=True)
+    if made.returncode == 0 and (found := ask()).returncode == 0:
+        return found.stdout.strip(), None
+    reason = (made.stderr or made.stdout or found.stderr).strip().splitlines()
+    return None, reason[-1] if reason else "could not be installed"
+
+
+# --- racers -----------------------------------------------------------------------------------------------
+
+
+class Racer:
+    """A process that prints a line per step; `read(line)` gives {step, ms, …} or None."""
+
+    def __init__(self, how, command, read, folder):
+        self.how, self.steps, self.counted, self.peak = how, [], [], 0
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, text=True)
+        self.other = []  # lines that are not steps: what went wrong is among them
+        self.news = threading.Condition()
+        threading.Thread(target=self.follow, args=(read,), daemon=True).start()
+
+    def follow(self, read):
+        for line in self.process.stdout:
+            step = read(line)
+            with self.news:
+                if step:
+                    self.steps.append({**step, "end": time.monotonic()})
+                else:
+                    self.other.append(line.rstrip())
+                self.news.notify()
+        self.process.wait()
+        with self.news:
+            self.news.notify()
+
+    def wait_for(self, done):
+        with self.news:
+            while not done():
+                if self.process.poll() is not None:
+                    raise RuntimeError(f"{self.how} stopped: " + " | ".join(self.other[-4:]))
+                self.news.wait(0.5)
+
+    def warm_up(self, steps):
+        self.wait_for(lambda: len(self.steps) >= steps)
+        self.process.send_signal(signal.SIGSTOP)
+
+    def run(self, seconds, steps):
+        """Awake for so long and for so many whole steps."""
+        woken, before = time.monotonic(), len(self.steps)
+        self.process.send_signal(signal.SIGCONT)
+
+        def whole():
+            return [s["ms"] for s in self.steps[before:] if s["end"] - s.get("span_ms", s["ms"]) / 1e3 >= woken]
+
+        self.wait_for(lambda: time.monotonic() - woken >= seconds and len(whole()) >= steps)
+        self.process.send_signal(signal.SIGSTOP)
+        self.counted += whole()
+
+    def stop(self):
+        if self.process.poll() is None:
+            status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+            self.peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+            self.process.kill()
+        self.process.wait()
+
+
+class OneTextEach:
+    """Millrace generating: one text per process, as a user calls it."""
+
+    how = "millrace"
+
+    def __init__(self, command):
+        self.command, self.counted, self.peak, self.ids = command, [], 0, []
+
+    def warm_up(self, _):
+        self.run(0, 1)
+        self.counted.clear()
+
+    def run(self, _, steps):
+        for _ in range(steps):
+            process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            out, errors = process.stdout.read(), process.stderr.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            if status != 0:
+                raise RuntimeError(f"millrace stopped: {errors.strip()}")
+            self.peak = max(self.peak, usage.ru_maxrss * 1024)
+            self.ids = [int(i) for i in out.split()]
+            self.counted.append(float(re.search(r"then ([0-9.]+) ms per token", errors)[1]))
+
+    def stop(self):
+        pass
+
+
+def read_json(line):
+    try:
+        step = json.loads(line)
+    except ValueError:
+        return None
+    return step if isinstance(step, dict) else None
+
+
+def read_millrace(line):
+    step = read_json(line)
+    if not step or step.get("type") != "train":
+        return None
+    return {"step": step["step"], "ms": 1e3 * step["step_s"], "loss": step["loss"]}
+
+
+# --- a row ------------------------------------------------------------------------------------------------
+
+
+class Row:
+    def __init__(self, name, workload, folder, threads):
+        self.name, self.w, self.folder, self.threads = name, workload, folder, threads
+        self.tokens = 1 if workload["task"] == "generate" else workload["batch"] * workload["length"]
+        folder.mkdir()
+        # Exactly one batch of windows: every step sees the same tokens, in whatever order they are drawn.
+        count = workload["batch"] * workload["length"] + 1
+        state, text = 1, bytearray()
+        for _ in range(count):
+            state = (state * 1103515245 + 12345) % 2**31
+            text.append(97 + (state >> 16) % 26)
+        (folder / "text.txt").write_bytes(bytes(text))
+        letters = sorted(set(text))
+        self.ids = [letters.index(c) for c in text]
+        self.run = folder / "runs"
+
+    def command(self, *changes):
+        w, m = self.w, self.w["model"]
+        return [str(MILLRACE), "train", str(ROOT / "configs" / "lm-2x256.yaml"), "data.train=text.txt",
+                "data.validation=text.txt", "data.sampling=sequential", f"training.batch_size={w['batch']}",
+                f"training.max_length={w['length']}", "training.learning_rate=1e-4", "training.schedule=constant",
+                "training.warmup=0 steps", "training.log_interval=1", "training.max_eval_batches=1",
+                "training.eval_every=1000000000 steps", "checkpoint.every=1000000 minutes", "runtime.log_format=json",
+                f"runtime.threads={self.threads}", *(f"model.{k}={v}" for k, v in m.items()), *changes]
+
+    def millrace(self, *changes):
+        """A whole run: its standard output, and its run.json."""
+        done = subprocess.run(self.command(*changes), cwd=self.folder, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"millrace: {done.stderr.strip()}")
+        return done.stdout, json.loads((self.run / "latest" / "run.json").read_text())
+
+    def first_weights(self):
+        """The weights Millrace begins with: those after an update too small to change a float."""
+        self.millrace("run_name=first", "training.max_steps=1", "training.learning_rate=1e-30")
+        return next((self.run / "latest" / "checkpoints").glob("*/model.safetensors")).resolve()
+
+    def prepare(self):
+        weights = self.first_weights()
+        prompt = self.ids[: self.w.get("prompt", len(self.ids))]
+        workload = {**self.w, "weights": str(weights), "ids": prompt, "learning_rate": 1e-4}
+        (self.folder / "workload.json").write_text(json.dumps(workload))
+        plan = subprocess.run([*self.command()[:1], "plan", *self.command()[2:], "training.max_steps=1", "--json"],
+                              cwd=self.folder, capture_output=True, text=True)
+        generating = self.w["task"] == "generate"
+        cost = json.loads(plan.stdout)
+        self.flops, self.bytes = (0, 0) if generating else (cost["flops_per_update"], cost["bytes_per_update"])
+        if generating:
+            return OneTextEach([str(MILLRACE), "generate", str(weights.parent), "--prompt-ids", ",".join(map(str, prompt)),
+                                "--ids", "--max-tokens", str(self.w["tokens"]), "--temperature", "0"])
+        return Racer("millrace", self.command("run_name=race", "training.max_steps=100000000"), read_millrace, self.folder)
+
+    def peer(self, how, threads):
+        return Racer(how, [str(PYTHON), str(ROOT / "bench" / "peers" / "torch_gpt.py"), self.w["task"],
+                           how.removeprefix("torch-"), str(threads), "workload.json"], read_json, self.folder)
+
+    def check(self, ours, peer):
+        """Raises unless the peer computes what Millrace computes."""
+        if self.w["task"] == "generate":
+            same = sum(a == b for a, b in zip(ours.ids, peer.steps[0]["ids"]))
+            if same != self.w["tokens"]:
+                raise RuntimeError(f"{peer.how} gives other tokens than millrace: {same} of {self.w['tokens']} are equal")
+            return
+        for a, b in zip(ours.steps[:CHECKED_STEPS], peer.steps[:CHECKED_STEPS], strict=True):
+            if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE * abs(b["loss"]):
+                raise RuntimeError(f"{peer.how} has loss {b['loss']:.6f} at step {b['step']}, millrace {a['loss']:.6f}")
+
+    def race(self, peers, rounds, seconds, steps):
+        """Results by racer: {how, ms, peak_bytes, threads}; and what went wrong."""
+        racers, faults, counts = [], [], {}
+        warm = 1 if self.w["task"] == "generate" else CHECKED_STEPS
+        try:
+            ours = self.prepare()
+            racers.append(ours)
+            ours.warm_up(warm)
+            for how in peers:
+                # Small work may be quicker on fewer cores: each peer keeps the better of all and one.
+                trials = []
+                for threads in sorted({self.threads, 1}, reverse=True):
+                    racer = self.peer(how, threads)
+                    racers.append(racer)
+                    try:
+                        racer.warm_up(warm)
+                        self.check(ours, racer)
+                        racer.run(seconds, steps)
+                        trials.append((statistics.median(racer.counted), threads, racer))
+                    except RuntimeError as fault:
+                        faults.append(str(fault))
+                        racer.stop()
+                        racers.remove(racer)
+                trials.sort(key=lambda t: t[0])
+                for _, _, racer in trials[1:]:
+                    racer.stop()
+                    racers.remove(racer)
+                if trials:
+                    counts[how] = trials[0][1]
+            for racer in racers:
+                racer.counted.clear()
+            for _ in range(rounds):
+                for racer in racers:
+                    racer.run(seconds, steps)
+        finally:
+            for racer in racers:
+                racer.stop()
+        results = []
+        for racer in racers:
+            ms = statistics.median(racer.counted)
+            results.append({"workload": self.name, "how": racer.how, "ms": ms, "tokens_per_s": 1e3 * self.tokens / ms,
+                            "peak_bytes": racer.peak, "threads": counts.get(racer.how, self.threads),
+                            "steps": len(racer.counted), "flops": self.flops, "bytes": self.bytes})
+        return results, faults
+
+    def account(self, ms):
+        """A plain run of Millrace with its account of time; the ceiling and peak memory of that run."""
+        steps = max(6, int(8e3 / ms))
+        out, record = self.millrace("run_name=account", f"training.max_steps={steps}")
+        found = re.search(r"sgemm ceiling ([0-9.]+)", out)
+        return out, float(found[1]) * 1e9 if found else None, record["peak_resident_bytes"]
+
+
+# --- the table --------------------------------------------------------------------------------------------
+
+
+def human_bytes(n):
+    return f"{n / 2**20:,.0f} MiB"
+
+
+def show(results, ceiling):
+    ours = next(r for r in results if r["how"] == "millrace")
+    for r in results:
+        share = f"{100 * r['flops'] / (r['ms'] / 1e3) / ceiling:4.0f} %" if ceiling and r["flops"] else "     -"
+        ratio = "      " if r is ours else f"{r['ms'] / ours['ms']:5.2f}x"
+        say(f"{r['workload']:20} {r['how']:14} {r['ms']:10.2f} {r['tokens_per_s']:11,.0f} {ratio} {share} "
+            f"{human_bytes(r['peak_bytes']):>10}")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="bench/run", description="Millrace and its peers on the same workloads, interleaved.",
+                                     epilog="suites: " + ", ".join(SUITES))
+    parser.add_argument("suite", help="which workloads")
+    parser.add_argument("--only", help="only these workloads, with commas")
+    parser.add_argument("--quick", action="store_true", help="few steps: for a first look, not for figures")
+    parser.add_argument("--account", action="store_true", help="also print where Millrace's time goes, per workload")
+    parser.add_argument("--rounds", type=int, help="turns each racer gets; 7 unless said")
+    parser.add_argument("--no-peers", action="store_true", help="only Millrace")
+    args = parser.parse_args()
+    if args.suite not in SUITES:
+        fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}")
+    suite = SUITES[args.suite]
+    wanted = args.only.split(",") if args.only else list(suite)
+    if unknown := [w for w in wanted if w not in suite]:
+        fail(f"bench/run: suite {args.suite} has no workload '{unknown[0]}'; known: {', '.join(suite)}")
+
+    peers, versions = (), None
+    if not args.no_peers:
+        versions, missing = install_peers()
+        if versions:
+            peers = PEERS
+        else:
+            say(f"missing peers: {', '.join(PEERS)} ({missing})")
+    threads = len(os.sched_getaffinity(0))
+    rounds, seconds, steps = (2, 0.5, 2) if args.quick else (7, 1.5, 3)
+    rounds = args.rounds or rounds
+    say(f"{machine()}; commit {commit()}; {versions or 'no peers'}; medians over {rounds} turns each of {seconds} s and {steps} steps "
+        "or more")
+    say(f"{'workload':20} {'how':14} {'ms':>10} {'tokens/s':>11} {'ratio':>6} {'ceiling':>6} {'memory':>10}")
+    rows, faults = [], []
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as temp:
+        for name in wanted:
+            row = Row(name, suite[name], pathlib.Path(temp) / name, threads)
+            try:
+                results, wrong = row.race(peers, rounds, seconds, steps)
+                faults += [f"{name}: {w}" for w in wrong]
+                out, ceiling = "", None
+                if row.w["task"] == "train":
+                    out, ceiling, results[0]["peak_bytes"] = row.account(results[0]["ms"])
+            except RuntimeError as fault:
+                faults.append(f"{name}: {fault}")
+                say(f"{name:20} failed: {fault}")
+                continue
+            show(results, ceiling)
+            if args.account:
+                say(out)
+            for r in results:
+                r["ceiling_flops_per_s"] = ceiling
+            rows += results
+            shutil.rmtree(row.folder)
+    for fault in faults:
+        say(f"missing: {fault}")
+    path = ROOT / "bench" / "results" / f"{args.suite}-{slug(machine())}.json"
+    record = {"suite": args.suite, "machine": machine(), "command": "bench/run " + " ".join(sys.argv[1:]), "commit": commit(),
+              "date": datetime.date.today().isoformat(), "peers": versions, "rows": rows}
+    if args.only or args.quick or args.no_peers:
+        path = ROOT / "build" / f"bench-{args.suite}.json"  # parts and first looks do not replace a whole race
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    say(f"written: {path.relative_to(ROOT)}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
