@@ -1,4 +1,6 @@
 // This file is compiled once per instruction set, as the kernels in ops/ are.
+#include <memory>
+
 #include "cpu/packed_gemm.h"
 #include "cpu/small_gemm.h"
 
@@ -17,7 +19,11 @@ struct Buffers {
   alignas(64) float right[kColumns * kDepth];
   alignas(64) float block[kRows * kColumns];
 };
-thread_local Buffers own;
+// On the heap, once for a thread: as part of its thread-local block they could outgrow its stack.
+Buffers& buffers() {
+  static thread_local const std::unique_ptr<Buffers> mine = std::make_unique<Buffers>();
+  return *mine;
+}
 
 // to: panels of kPanel columns, [depth][kPanel] each; columns behind the last are zero.
 void pack_right(const float* b, int64_t stride, bool transposed, int64_t depth, int64_t columns,
@@ -86,6 +92,7 @@ void one_tile(int64_t depth, const float* left, int64_t left_stride, const float
 }  // namespace
 
 void multiply(const PackedProduct& p) {
+  Buffers& own = buffers();
   for (int64_t j = 0; j < p.n; j += kColumns) {
     const int64_t columns = std::min(kColumns, p.n - j);
     for (int64_t k = 0; k < p.k; k += kDepth) {
