@@ -356,6 +356,11 @@ def main():
         "or more")
     say(f"{'workload':20} {'how':14} {'ms':>10} {'tokens/s':>11} {'ratio':>6} {'ceiling':>6} {'memory':>10}")
     rows, faults = [], []
+    path = ROOT / "bench" / "results" / f"{args.suite}-{slug(machine())}.json"
+    if args.only or args.quick or args.no_peers:
+        path = ROOT / "build" / f"bench-{args.suite}.json"  # parts and first looks do not replace a whole race
+    record = {"suite": args.suite, "machine": machine(), "command": "bench/run " + " ".join(sys.argv[1:]), "commit": commit(),
+              "date": datetime.date.today().isoformat(), "peers": versions, "rows": rows}
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as temp:
         for name in wanted:
@@ -376,16 +381,11 @@ def main():
             for r in results:
                 r["ceiling_flops_per_s"] = ceiling
             rows += results
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(record, indent=1) + "\n")
             shutil.rmtree(row.folder)
     for fault in faults:
         say(f"missing: {fault}")
-    path = ROOT / "bench" / "results" / f"{args.suite}-{slug(machine())}.json"
-    record = {"suite": args.suite, "machine": machine(), "command": "bench/run " + " ".join(sys.argv[1:]), "commit": commit(),
-              "date": datetime.date.today().isoformat(), "peers": versions, "rows": rows}
-    if args.only or args.quick or args.no_peers:
-        path = ROOT / "build" / f"bench-{args.suite}.json"  # parts and first looks do not replace a whole race
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
     say(f"written: {path.relative_to(ROOT)}")
     return 1 if faults else 0
 
