@@ -81,7 +81,6 @@ def main():
     record = json.loads(pathlib.Path(sys.argv[1]).read_text())
     rows = record["rows"]
     (ROOT / "docs" / "cost_growth.svg").write_text(picture(rows))
-    words = (ROOT / "bench" / "growth_words.md").read_text()
     page = f"""# What a step costs, as one thing grows
 
 Written by `bench/growth_page.py` from `{pathlib.Path(sys.argv[1]).name}`: {record["machine"]}, `{record["command"]}`, commit {record["commit"]},
@@ -89,8 +88,6 @@ Written by `bench/growth_page.py` from `{pathlib.Path(sys.argv[1]).name}`: {reco
 once; "ceiling" is the sgemm rate measured in the same row.
 
 ![ms per step](cost_growth.svg)
-
-{words.strip()}
 
 """ + "\n\n".join(table(rows, axis) for axis in AXES) + "\n"
     (ROOT / "docs" / "COST_GROWTH.md").write_text(page)
