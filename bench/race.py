@@ -200,7 +200,7 @@ class Row:
         (folder / "text.txt").write_bytes(bytes(text))
         letters = sorted(set(text))
         self.ids = [letters.index(c) for c in text]
-        self.run = folder / "runs"
+        self.runs = folder / "runs"
 
     def command(self, *changes):
         w, m = self.w, self.w["model"]
@@ -216,12 +216,12 @@ class Row:
         done = subprocess.run(self.command(*changes), cwd=self.folder, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"millrace: {done.stderr.strip()}")
-        return done.stdout, json.loads((self.run / "latest" / "run.json").read_text())
+        return done.stdout, json.loads((self.runs / "latest" / "run.json").read_text())
 
     def first_weights(self):
         """The weights Millrace begins with: those after an update too small to change a float."""
         self.millrace("run_name=first", "training.max_steps=1", "training.learning_rate=1e-30")
-        return next((self.run / "latest" / "checkpoints").glob("*/model.safetensors")).resolve()
+        return next((self.runs / "latest" / "checkpoints").glob("*/model.safetensors")).resolve()
 
     def prepare(self):
         weights = self.first_weights()

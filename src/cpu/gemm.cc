@@ -303,18 +303,9 @@ void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, con
   c += i0 * s.n + j0;
   if (choice.entry == GemmEntry::packed && s.k > 0) {
     static const auto multiply = best_isa() == Isa::avx512 ? avx512::multiply : avx2::multiply;
-    struct Shifted {
-      const BlockDone& done;
-      int64_t i0, j0;
-    } const shifted{done, i0, j0};
-    BlockDone part;
-    if (done.call)
-      part = {[](const void* context, const ProductBlock& part_of) {
-                const auto& [whole, i, j] = *static_cast<const Shifted*>(context);
-                whole.call(whole.context, {i + part_of.i0, i + part_of.i1, j + part_of.j0,
-                                           j + part_of.j1, part_of.values, part_of.stride});
-              },
-              &shifted};
+    BlockDone part = done;
+    part.i0 = i0;
+    part.j0 = j0;
     return multiply({m, n, s.k, a, lda, s.ta, b, ldb, s.tb, c, s.n, beta != 0, part});
   }
   if (s.k == 0) {
@@ -338,8 +329,10 @@ GemmTiling packed_tiling(const GemmShape& s, int64_t workers) {
   const auto m = static_cast<double>(s.m), n = static_cast<double>(s.n);
   GemmTiling best;
   double best_cost = 1e300;
-  for (int64_t rows = std::max<int64_t>(1, s.m);; rows = (rows / 2 + 47) / 48 * 48) {
-    for (const int64_t columns : {384, 256, 192, 128, 96, 64, 32}) {
+  for (int64_t rows = std::max<int64_t>(1, s.m);;
+       rows = pieces(rows / 2, kPackedRows) * kPackedRows) {
+    for (const int64_t columns :
+         std::initializer_list<int64_t>{kPackedColumns, 256, 192, 128, 96, 64, 32}) {
       const auto down = std::ceil(m / static_cast<double>(rows)),
                  across = std::ceil(n / static_cast<double>(columns)), tasks = down * across;
       const double copied = 1 + left * across / n + right * down / m;
@@ -354,7 +347,7 @@ GemmTiling packed_tiling(const GemmShape& s, int64_t workers) {
         best = {rows, columns};
       }
     }
-    if (rows <= 96) return best;
+    if (rows <= 2 * kPackedRows) return best;
   }
 }
 

@@ -64,7 +64,7 @@ void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const fl
           float beta = 0, const Epilogue& epilogue = {}) {
   const GemmTiling tile =
       choice.entry == GemmEntry::packed ? packed_tiling(s, parallel_width()) : choice.tile;
-  const int64_t across = (s.n + tile.n - 1) / tile.n, down = (s.m + tile.m - 1) / tile.m;
+  const int64_t across = pieces(s.n, tile.n), down = pieces(s.m, tile.m);
   parallel_tasks(across * down, [&](int64_t task) {
     const int64_t i0 = task / across * tile.m, j0 = task % across * tile.n;
     const int64_t i1 = std::min(s.m, i0 + tile.m), j1 = std::min(s.n, j0 + tile.n);
@@ -78,8 +78,7 @@ void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const fl
   });
 }
 
-// Brings oneDNN's generated code and buffers into memory, so that what the process holds can be
-// counted.
+// Brings the kernel's code and buffers into memory, so that what the process holds can be counted.
 void gemm_warm_up();
 
 // Best rate seen over a few large square products, in FLOP/s: the ceiling that shares are printed

@@ -7,6 +7,9 @@
 
 namespace millrace::cpu {
 
+// The size of a block that is computed in one go: whole multiples of it waste nothing.
+constexpr int64_t kPackedRows = 48, kPackedColumns = 384;
+
 // A part of a product: rows [i0, i1) and columns [j0, j1).
 struct ProductBlock {
   int64_t i0, i1, j0, j1;
@@ -20,6 +23,7 @@ struct ProductBlock {
 struct BlockDone {
   void (*call)(const void* context, const ProductBlock& block) = nullptr;
   const void* context = nullptr;
+  int64_t i0 = 0, j0 = 0;  // what the first row and column are called
 };
 
 // C[m,n] = op(A) op(B), or + C. Strides are those of the stored rows.

@@ -10,7 +10,7 @@ namespace {
 // A panel of B [kDepth, kPanel] stays in the first-level cache while the bands of A pass by; a
 // block of A [kRows, kDepth] stays in the second-level cache while the panels of B pass by. So few
 // rows that they find room there also when they lie a power of two apart.
-constexpr int64_t kDepth = 384, kRows = 48, kColumns = 384;
+constexpr int64_t kDepth = 384, kRows = kPackedRows, kColumns = kPackedColumns;
 constexpr int64_t kPanel = 2 * kLanes;
 static_assert(kRows % kTileRows == 0 && kColumns % kPanel == 0);
 
@@ -25,7 +25,25 @@ Buffers& buffers() {
   return *mine;
 }
 
-// to: panels of kPanel columns, [depth][kPanel] each; columns behind the last are zero.
+// The first `width` numbers of `depth` rows, as panels of kWidth columns, [depth][kWidth] each;
+// columns behind the last are zero.
+template <int64_t kWidth>
+void pack_rows(const float* from, int64_t stride, int64_t depth, int64_t width, float* to) {
+  const int64_t whole = width / kWidth * kWidth, rest = width - whole;
+  for (int64_t k = 0; k < depth; ++k) {
+    const float* row = from + k * stride;
+    prefetch_row(row + kRowsAhead * stride, width);
+    float* at = to + k * kWidth;
+    for (int64_t j = 0; j < whole; j += kWidth)
+      std::memcpy(at + j * depth, row + j, kWidth * sizeof(float));
+    if (rest) {
+      std::memcpy(at + whole * depth, row + whole, static_cast<size_t>(rest) * sizeof(float));
+      std::fill_n(at + whole * depth + rest, kWidth - rest, 0.0f);
+    }
+  }
+}
+
+// B as panels of kPanel columns.
 void pack_right(const float* b, int64_t stride, bool transposed, int64_t depth, int64_t columns,
                 float* to) {
   if (transposed) {
@@ -47,32 +65,7 @@ void pack_right(const float* b, int64_t stride, bool transposed, int64_t depth, 
     }
     return;
   }
-  const int64_t whole = columns / kPanel * kPanel, rest = columns - whole;
-  for (int64_t k = 0; k < depth; ++k) {
-    const float* row = b + k * stride;
-    prefetch_row(row + kRowsAhead * stride, columns);
-    float* at = to + k * kPanel;
-    for (int64_t j = 0; j < whole; j += kPanel)
-      std::memcpy(at + j * depth, row + j, kPanel * sizeof(float));
-    if (rest) {
-      std::memcpy(at + whole * depth, row + whole, static_cast<size_t>(rest) * sizeof(float));
-      std::fill_n(at + whole * depth + rest, kPanel - rest, 0.0f);
-    }
-  }
-}
-
-// A stored [k, m] as bands of kTileRows rows, [depth][kTileRows] each.
-void pack_left(const float* a, int64_t stride, int64_t rows, int64_t depth, float* to) {
-  const int64_t whole = rows / kTileRows * kTileRows, rest = rows - whole;
-  for (int64_t k = 0; k < depth; ++k) {
-    const float* row = a + k * stride;
-    prefetch_row(row + kRowsAhead * stride, rows);
-    float* at = to + k * kTileRows;
-    for (int64_t i = 0; i < whole; i += kTileRows)
-      std::memcpy(at + i * depth, row + i, kTileRows * sizeof(float));
-    if (rest)
-      std::memcpy(at + whole * depth, row + whole, static_cast<size_t>(rest) * sizeof(float));
-  }
+  pack_rows<kPanel>(b, stride, depth, columns, to);
 }
 
 // to[M, columns] = one band of A times one panel of B, on top of c where that is not null.
@@ -103,7 +96,7 @@ void multiply(const PackedProduct& p) {
       for (int64_t i = 0; i < p.m; i += kRows) {
         const int64_t rows = std::min(kRows, p.m - i);
         // Rows of A are read where they lie; columns would be read a cache line for each number.
-        if (p.ta) pack_left(p.a + k * p.a_stride + i, p.a_stride, rows, depth, own.left);
+        if (p.ta) pack_rows<kTileRows>(p.a + k * p.a_stride + i, p.a_stride, depth, rows, own.left);
         // What is asked for when it is complete is handed over where it does not depend on the rows
         // of C whether it is still in cache.
         const bool hand_over = p.done.call && k + depth == p.k;
@@ -126,7 +119,8 @@ void multiply(const PackedProduct& p) {
             });
           }
         if (hand_over)
-          p.done.call(p.done.context, {i, i + rows, j, j + columns, own.block, kColumns});
+          p.done.call(p.done.context, {p.done.i0 + i, p.done.i0 + i + rows, p.done.j0 + j,
+                                       p.done.j0 + j + columns, own.block, kColumns});
       }
     }
   }

@@ -37,11 +37,13 @@ void parallel_tasks(int64_t tasks, const F& f) {
       &f);
 }
 
+// How many pieces of `size` cover n.
+inline int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
 // Runs f(begin, end) over [0, n) in pieces of `grain`, each a task.
 template <typename F>
 void parallel_ranges(int64_t n, int64_t grain, const F& f) {
-  parallel_tasks((n + grain - 1) / grain,
-                 [&](int64_t t) { f(t * grain, std::min(n, (t + 1) * grain)); });
+  parallel_tasks(pieces(n, grain), [&](int64_t t) { f(t * grain, std::min(n, (t + 1) * grain)); });
 }
 
 }  // namespace millrace::cpu

@@ -164,8 +164,8 @@ void run(const Call& call) {
   while (block * padded(p.K) > kFloats) block /= 2;
   const int64_t rows = p.T * p.group(), heads = p.B * p.G;
   int64_t cut = std::min(kRows, block);
-  while (cut > kFew && heads * ((rows + cut - 1) / cut) < kTasks) cut /= 2;
-  const int64_t cuts = (rows + cut - 1) / cut;
+  while (cut > kFew && heads * pieces(rows, cut) < kTasks) cut /= 2;
+  const int64_t cuts = pieces(rows, cut);
   parallel_tasks(heads * cuts, [&](int64_t task) {
     // Last rows first: they have the most keys.
     const int64_t at = task % heads, r0 = (cuts - 1 - task / heads) * cut;

@@ -26,8 +26,6 @@ static_assert(kTileRows <= kLanes);
 constexpr int64_t kTasks = 32;   // worth cutting finer to reach: enough for the cores of a socket
 constexpr int64_t kMaxRuns = 4;  // bounds the workspace of the backward pass to three times dq
 
-int64_t blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
-
 // Wider heads get shorter blocks, so that a block stays within `floats`.
 int64_t block_of(int64_t width, int64_t limit, int64_t floats) {
   while (limit * padded(width) > floats) limit /= 2;
@@ -161,8 +159,8 @@ void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t n
 void run(const Call& call) {
   const Problem p(call, 1);
   int64_t queries = block_of(p.K, kQueries, kForwardFloats);
-  if (p.B * p.H * blocks(p.T, queries) < kTasks) queries /= 2;
-  const int64_t heads = p.B * p.H, cuts = blocks(p.T, queries);
+  if (p.B * p.H * pieces(p.T, queries) < kTasks) queries /= 2;
+  const int64_t heads = p.B * p.H, cuts = pieces(p.T, queries);
   parallel_tasks(heads * cuts, [&](int64_t task) {
     // Last queries first: when causal they have the most keys.
     const int64_t head = task % heads, i0 = (cuts - 1 - task / heads) * queries;
@@ -176,9 +174,9 @@ void run(const Call& call) {
 struct Cut {
   explicit Cut(const AttentionSite& s) : block(block_of(s.K, kBlock, kBackwardFloats)) {
     const int64_t heads = std::max(int64_t{1}, s.B * s.G);
-    const int64_t wanted = std::min(kMaxRuns, blocks(kTasks, heads));
-    run = std::max(int64_t{1}, blocks(blocks(s.T, block), wanted)) * block;
-    runs = std::max(int64_t{1}, blocks(s.T, run));
+    const int64_t wanted = std::min(kMaxRuns, pieces(kTasks, heads));
+    run = std::max(int64_t{1}, pieces(pieces(s.T, block), wanted)) * block;
+    runs = std::max(int64_t{1}, pieces(s.T, run));
   }
   int64_t block, run, runs;
 };

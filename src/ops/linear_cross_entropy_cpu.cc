@@ -15,8 +15,6 @@ constexpr int64_t kStrip = 384;  // columns of logits that are made, and turned,
 // The gradient of x is summed over the vocabulary: slabs of it give shares that are added in order.
 constexpr int64_t kSlabs = 32;
 
-int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 struct Sizes {
   explicit Sizes(const OpSite& site)
       : N(site.in[0].shape.rows()),

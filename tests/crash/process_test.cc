@@ -348,21 +348,20 @@ TEST_F(CrashTest, TwoProcessesOnOneRun) {
   std::vector<std::string> words = resume_words();
   words.push_back("training.max_steps=1000000");
   const int goal = full_counts() ? 50 : 5;
-  std::vector<double> refused_after;
+  double slowest = 0;
   Process first(folder_, words);
   while (first.running() && !RunFolder::newest(folder_ / "cut", "r")) sleep_seconds(0.01);
   for (int i = 0; i < goal; ++i) {
     const int64_t start = now_ns();
     Process second(folder_, words);
     EXPECT_EQ(second.wait(), 2);
-    refused_after.push_back(seconds_since(start));
+    slowest = std::max(slowest, seconds_since(start));
     const std::string said = read_file(folder_ / "err");
     EXPECT_NE(said.find("another process trains in this run folder"), said.npos) << said;
     EXPECT_NE(said.find("process "), said.npos) << said;
   }
   EXPECT_TRUE(first.running());
-  std::sort(refused_after.begin(), refused_after.end());
-  EXPECT_LT(refused_after[refused_after.size() / 2], 1.0);  // one may meet a busy machine
+  EXPECT_LT(slowest, 1.0);
   first.signal(SIGKILL);
   first.wait();
   // The dead owner is named and its place taken.
@@ -375,9 +374,7 @@ TEST_F(CrashTest, TwoProcessesOnOneRun) {
   record(
       "two processes on one run folder: the second is refused within a second, naming the first; "
       "a dead owner is taken over from",
-      goal,
-      fmt::format("{} refusals, median {:.2f} s, slowest {:.2f} s", goal,
-                  refused_after[refused_after.size() / 2], refused_after.back()));
+      goal, fmt::format("{} refusals, slowest {:.2f} s", goal, slowest));
 }
 
 }  // namespace
