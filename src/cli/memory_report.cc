@@ -31,15 +31,13 @@ Cost update_cost(const Programs& p, const Settings& s) {
 }
 
 int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
-  // Checkpoints are written from a copy of weights and moments; a tensor that is laid out anew for
-  // the file exists once more for a moment.
+  // A tensor that a checkpoint lays out anew exists twice more for a moment.
   int64_t again = 0;
   for (const Parameter& p : model.parameters())
-    if (!same_layout(p)) again = std::max(again, p.shape.numel() * 4);
+    if (!same_layout(p)) again = std::max(again, 2 * p.shape.numel() * 4);
   cpu::gemm_warm_up();
   malloc_trim(0);  // planning's own garbage is not part of the run
-  return resident_bytes() + programs.total_bytes() + state_bytes(programs.step) + again +
-         kFirstStepBytes;
+  return resident_bytes() + programs.total_bytes() + again + kFirstStepBytes;
 }
 
 std::vector<Contributor> contributors(const Programs& programs) {

@@ -54,6 +54,7 @@ class OutputFile {
   void sync();                         // fsync
   void close();                        // reports what close() says; the destructor does not
   bool is_open() const { return fd_ >= 0; }
+  const fs::path& path() const { return path_; }
   FileDigest digest() const;  // of what was written here
 
  private:

@@ -28,8 +28,9 @@ enum class RandomUse : uint32_t { init = 1, sampler, grammar, generate, dropout,
 // A sequential reader over one stream, for host code that wants "the next number".
 class RandomStream {
  public:
-  RandomStream(uint64_t seed, RandomUse use, uint64_t stream = 0)
-      : seed_(seed), use_(static_cast<uint32_t>(use)), stream_(stream) {}
+  // From block `position` of the stream on; a block is four words of 32 bits.
+  RandomStream(uint64_t seed, RandomUse use, uint64_t stream = 0, uint64_t position = 0)
+      : seed_(seed), use_(static_cast<uint32_t>(use)), stream_(stream), position_(position) {}
 
   uint32_t next_u32() {
     if (left_ == 0) {
@@ -51,7 +52,7 @@ class RandomStream {
   uint64_t below(uint64_t n) {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(next_u64()) * n) >> 64);
   }
-  // Standard normal by Box-Muller.
+  // Standard normal by Box-Muller; takes one block when only normals are drawn.
   double normal() {
     const double u = 1.0 - uniform(), v = uniform();
     return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v);
@@ -61,7 +62,7 @@ class RandomStream {
   uint64_t seed_;
   uint32_t use_;
   uint64_t stream_;
-  uint64_t position_ = 0;
+  uint64_t position_;
   Philox block_{};
   int left_ = 0;
 };

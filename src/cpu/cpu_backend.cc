@@ -73,24 +73,16 @@ class CpuExecutable : public Executable {
       if (step->kernel && step->kernel->prepare) step->prepared = step->kernel->prepare(site);
       steps_.push_back(std::move(step));
     }
+    while (update_ < steps_.size() && plan.graph[steps_[update_]->id].phase != Phase::optimizer)
+      ++update_;
   }
 
-  void run(Ledger* ledger) override {
-    if (!ledger) {
-      for (const auto& step : steps_) run_step(*step);
-      return;
-    }
-    NodeTimes& times = ledger->times_of(plan_);
-    ++times.runs;
-    int64_t phase_ns[3] = {}, before = now_ns();
-    for (const auto& step : steps_) {
-      run_step(*step);
-      const int64_t after = now_ns();
-      times.ns[static_cast<size_t>(step->id)] += after - before;
-      phase_ns[static_cast<size_t>(plan_.graph[step->id].phase)] += after - before;
-      before = after;
-    }
-    ledger->add_run(phase_ns, before);
+  void run(Ledger* ledger, const std::function<void()>& before_update) override {
+    if (ledger) ++ledger->times_of(plan_).runs;
+    run_steps(0, update_, ledger);
+    if (update_ == steps_.size()) return;
+    if (before_update) before_update();
+    run_steps(update_, steps_.size(), ledger);
   }
 
   void run_nodes(const std::function<bool(NodeId)>& after) override {
@@ -111,6 +103,24 @@ class CpuExecutable : public Executable {
     std::shared_ptr<const void> prepared;
   };
 
+  void run_steps(size_t begin, size_t end, Ledger* ledger) {
+    if (!ledger) {
+      for (size_t i = begin; i < end; ++i) run_step(*steps_[i]);
+      return;
+    }
+    NodeTimes& times = ledger->times_of(plan_);
+    int64_t phase_ns[3] = {}, before = now_ns();
+    for (size_t i = begin; i < end; ++i) {
+      run_step(*steps_[i]);
+      const auto id = steps_[i]->id;
+      const int64_t after = now_ns();
+      times.ns[static_cast<size_t>(id)] += after - before;
+      phase_ns[static_cast<size_t>(plan_.graph[id].phase)] += after - before;
+      before = after;
+    }
+    ledger->add_run(phase_ns, before);
+  }
+
   void run_step(const Step& s) {
     const Node& n = plan_.graph[s.id];
     const OpSite site{n.attrs, s.in_types, n.out};
@@ -122,6 +132,7 @@ class CpuExecutable : public Executable {
 
   const Plan& plan_;
   std::vector<std::unique_ptr<Step>> steps_;
+  size_t update_ = 0;  // the first step of the optimizer
 };
 
 class CpuBackend : public Backend {

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cpu/packed_gemm.h"
+#include "cpu/parallel.h"
 #include "cpu/small_gemm.h"
 
 namespace millrace::cpu::MR_ISA {
@@ -24,6 +25,31 @@ Buffers& buffers() {
   static thread_local const std::unique_ptr<Buffers> mine = std::make_unique<Buffers>();
   return *mine;
 }
+
+// Asks for the next block of A while this one is multiplied, some lines with every tile: its rows
+// lie far apart, where the hardware does not look ahead.
+class LinesAhead {
+ public:
+  LinesAhead(const float* first, int64_t stride, int64_t rows, int64_t width, int64_t turns)
+      : row_(first), stride_(stride), rows_(rows), width_(width) {
+    a_turn_ = pieces(rows * pieces(width, kLine), turns);
+  }
+  void turn() {
+    for (int64_t n = a_turn_; n > 0 && rows_ > 0; --n) {
+      __builtin_prefetch(row_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ < width_) continue;
+      at_ = 0;
+      row_ += stride_;
+      --rows_;
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 16;  // floats of a cache line
+  const float* row_;
+  int64_t stride_, rows_, width_, a_turn_ = 0, at_ = 0;
+};
 
 // The first `width` numbers of `depth` rows, as panels of kWidth columns, [depth][kWidth] each;
 // columns behind the last are zero.
@@ -102,12 +128,20 @@ void multiply(const PackedProduct& p) {
         const bool hand_over = p.done.call && k + depth == p.k;
         float* to = hand_over ? own.block : p.c + i * p.c_stride + j;
         const int64_t to_stride = hand_over ? kColumns : p.c_stride;
+        const int64_t next = i + kRows, next_rows = std::min(kRows, p.m - next),
+                      tiles = pieces(columns, kPanel) * pieces(rows, kTileRows);
+        LinesAhead ahead =
+            p.ta ? LinesAhead(p.a + k * p.a_stride + next, p.a_stride, next_rows > 0 ? depth : 0,
+                              next_rows, tiles)
+                 : LinesAhead(p.a + next * p.a_stride + k, p.a_stride, next_rows, depth, tiles);
         for (int64_t jj = 0; jj < columns; jj += kPanel)
           for (int64_t ii = 0; ii < rows; ii += kTileRows) {
+            ahead.turn();
             const int64_t m = std::min(kTileRows, rows - ii), n = std::min(kPanel, columns - jj);
             const float* c = accumulate ? p.c + (i + ii) * p.c_stride + j + jj : nullptr;
             const float* panel = own.right + jj * depth;
             float* at = to + ii * to_stride + jj;
+            for (int64_t r = 0; r < m; ++r) __builtin_prefetch(at + r * to_stride + kPanel, 1);
             with_count<kTileRows>(m, [&](auto count) {
               constexpr int M = decltype(count)::value;
               if (p.ta)

@@ -1,11 +1,11 @@
 // Rows of scores in whole vectors, for the softmax inside attention: maximum, exponential, sum and
 // what is masked. Everything is in namespace MR_ISA: each instruction set gets its own copy.
 #pragma once
-#include <bit>
 #include <cstdint>
 #include <limits>
 
 #include "cpu/small_gemm.h"
+#include "cpu/vector_math.h"
 
 namespace millrace::cpu::MR_ISA {
 
@@ -39,23 +39,7 @@ inline void mask_tail(float* x, int64_t n) {
   store(last, lane < static_cast<float>(n - (last - x)) ? here : Lanes{} + kMinusInfinity);
 }
 
-// e^x for arguments that are seldom above 0: the polynomial of Cephes expf, 0 below -87.3, +inf
-// above 88.4; NaN stays NaN.
-inline Lanes exp_lanes(Lanes x) {
-  const auto low = x < -87.3365f;
-  x = low ? Lanes{} - 87.3365f : x;
-  x = x > 88.7228f ? Lanes{} + 88.7228f : x;
-  const Lanes shifted = x * 1.44269504088896341f + 12582912.0f, n = shifted - 12582912.0f;
-  const Lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Lanes p = 1.9875691500e-4f * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.0f);
-  const Integers exponent = (std::bit_cast<Integers>(shifted) + (127 - 0x4B400000)) << 23;
-  return low ? Lanes{} : p * std::bit_cast<Lanes>(exponent);
-}
+inline Lanes exp_lanes(Lanes x) { return exp_of<Lanes, Integers>(x); }
 
 // x = e^(x - top), returns the sum.
 inline float row_exp(float* x, int64_t n, float top) {

@@ -1,6 +1,6 @@
 // Vector forms of the scalar functions, as plain float code that the compiler vectorises for the
 // instruction set a file is compiled for. No branches, no calls, no tables.
-// exp: Cody-Waite reduction and a the Cephes polynomial, error below 2 ulp on the finite range.
+// exp: Cody-Waite reduction and the Cephes polynomial, error below 2 ulp on the finite range.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -8,28 +8,28 @@
 
 namespace millrace::cpu {
 
-// 2^n e^r with x = n ln2 + r. Below -87.3 the result is 0, above 88.7 it is +inf; NaN stays NaN.
-inline float vexp(float x) {
-  const float clamped = x < -87.3365f ? -87.3365f : (x > 88.7228f ? 88.7228f : x);
-  // Rounds to nearest by the magic-number addition, which vectorises without SSE4 intrinsics.
-  const float shifted = clamped * 1.44269504088896341f + 12582912.0f;
-  const float n = shifted - 12582912.0f;
-  const int32_t integer = std::bit_cast<int32_t>(shifted) - 0x4B400000;
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
+// 2^n e^r with x = n ln2 + r; 0 below -86.99, +inf above 88.72, NaN for NaN. For a float and, in
+// the kernels, for a vector of them.
+template <typename Float, typename Integer>
+inline Float exp_of(Float x) {
+  const Float low = Float{} - 87.0f, high = Float{} + 88.8f;
+  x = low > x ? low : x;
+  x = high < x ? high : x;
+  // Rounds to nearest: the low bits of the sum are the integer n.
+  const Float shifted = x * 1.44269504088896341f + 12582912.0f, n = shifted - 12582912.0f;
+  const Float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  // Two half scalings, so that n = 128 does not overflow the exponent field on the way.
-  const int32_t half = integer >> 1;
-  const float s1 = std::bit_cast<float>((half + 127) << 23);
-  const float s2 = std::bit_cast<float>((integer - half + 127) << 23);
-  const float y = p * s1 * s2;
-  return x != x ? x : (x > 88.7228f ? INFINITY : (x < -87.3365f ? 0.0f : y));
+  p = p * (r * r) + (r + 1.0f);
+  // Times 2^(n-1), then by 2: the exponent field of the power is 0, so the power too, at n = -126,
+  // and at 128 the product overflows by itself.
+  const Integer power = (std::bit_cast<Integer>(shifted) + (126 - 0x4B400000)) << 23;
+  return p * std::bit_cast<Float>(power) * 2.0f;
 }
+inline float vexp(float x) { return exp_of<float, int32_t>(x); }
 
 inline float vsigmoid(float x) { return 1.0f / (1.0f + vexp(-x)); }
 
@@ -118,13 +118,15 @@ inline float vgelu_grad(float x) {
   return 0.5f * (1.0f + verf(x * 0.70710678118654752440f)) +
          x * 0.39894228040143267794f * vexp(-0.5f * x * x);
 }
-inline float vgelu_tanh(float x) {
-  return 0.5f * x * (1.0f + vtanh(0.79788456080286535588f * (x + 0.044715f * x * x * x)));
+// 0.5 x (1 + tanh u) is x / (1 + e^-2u), with u = sqrt(2/pi) (x + 0.044715 x^3).
+inline float vgelu_tanh_exp(float x) {
+  return vexp(x * (-1.59576912160573f - 0.0713548162726003f * (x * x)));
 }
+inline float vgelu_tanh(float x) { return x / (1.0f + vgelu_tanh_exp(x)); }
 inline float vgelu_tanh_grad(float x) {
-  const float t = vtanh(0.79788456080286535588f * (x + 0.044715f * x * x * x));
-  return 0.5f * (1.0f + t) +
-         0.5f * x * (1.0f - t * t) * 0.79788456080286535588f * (1.0f + 0.134145f * x * x);
+  const float e = vgelu_tanh_exp(x), s = 1.0f / (1.0f + e);
+  const float rest = s < 0.5f ? 1.0f - s : e * s;  // 1 - s; e may be infinite where s is 0
+  return s + x * s * rest * (1.59576912160573f + 0.214064448817801f * (x * x));
 }
 
 }  // namespace millrace::cpu

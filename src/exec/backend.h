@@ -23,8 +23,9 @@ class Arena {
 class Executable {
  public:
   virtual ~Executable() = default;
-  // Runs every node once. The ledger, when given, gets the time of each.
-  virtual void run(Ledger* ledger) = 0;
+  // Runs every node once. The ledger, when given, gets the time of each; `before_update`, when
+  // given, is called before the first node of the optimizer: until then the state stays as it is.
+  virtual void run(Ledger* ledger, const std::function<void()>& before_update) = 0;
   // Node by node, for finding faults: `after` is called when a node's results stand in memory;
   // false ends the run.
   virtual void run_nodes(const std::function<bool(NodeId)>& after) = 0;

@@ -47,16 +47,19 @@ const TensorType& Session::type(const std::string& leaf) const {
   return found->second;
 }
 
-void Session::write_bytes(const std::string& leaf, std::span<const std::byte> bytes) {
-  MR_CHECK(static_cast<int64_t>(bytes.size()) == type(leaf).bytes(), "leaf {}: {} bytes for {}",
-           leaf, bytes.size(), type(leaf).str());
-  backend_.copy_in(state_->data() + layout_.offset.at(leaf), bytes);
+int64_t Session::place_of(const std::string& leaf, int64_t begin, size_t bytes) const {
+  MR_CHECK(begin >= 0 && begin + static_cast<int64_t>(bytes) <= type(leaf).bytes(),
+           "leaf {}: {} bytes from {} of {}", leaf, bytes, begin, type(leaf).str());
+  return layout_.offset.at(leaf) + begin;
 }
 
-void Session::read_bytes(const std::string& leaf, std::span<std::byte> bytes) const {
-  MR_CHECK(static_cast<int64_t>(bytes.size()) == type(leaf).bytes(), "leaf {}: {} bytes for {}",
-           leaf, bytes.size(), type(leaf).str());
-  backend_.copy_out(bytes, state_->data() + layout_.offset.at(leaf));
+void Session::write_bytes(const std::string& leaf, std::span<const std::byte> bytes,
+                          int64_t begin) {
+  backend_.copy_in(state_->data() + place_of(leaf, begin, bytes.size()), bytes);
+}
+
+void Session::read_bytes(const std::string& leaf, std::span<std::byte> bytes, int64_t begin) const {
+  backend_.copy_out(bytes, state_->data() + place_of(leaf, begin, bytes.size()));
 }
 
 const std::byte* Session::output_place(size_t plan, const std::string& name,

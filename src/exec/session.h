@@ -2,6 +2,7 @@
 // by name; the scratch arena is as large as the hungriest plan needs. Everything is allocated once,
 // here.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -27,7 +28,9 @@ class Session {
   // The plans must outlive the session.
   Session(Backend& backend, std::vector<const Plan*> plans);
 
-  void run(size_t plan, Ledger* ledger = nullptr) { executables_[plan]->run(ledger); }
+  void run(size_t plan, Ledger* ledger = nullptr, const std::function<void()>& before_update = {}) {
+    executables_[plan]->run(ledger, before_update);
+  }
 
   // Runs the plan again, node by node, and says which node is the first whose result is not finite:
   // "layers.3.attention: attention, output 0". Empty: none.
@@ -37,17 +40,24 @@ class Session {
   bool has(const std::string& leaf) const { return layout_.type.contains(leaf); }
   template <typename T>
   void write(const std::string& leaf, std::span<const T> values) {
-    write_bytes(leaf, std::as_bytes(values));
+    MR_CHECK(static_cast<int64_t>(values.size_bytes()) == type(leaf).bytes(),
+             "leaf {}: {} bytes for {}", leaf, values.size_bytes(), type(leaf).str());
+    write_bytes(leaf, std::as_bytes(values), 0);
+  }
+  // Elements from `begin` on.
+  template <typename T>
+  void write_part(const std::string& leaf, int64_t begin, std::span<const T> values) {
+    write_bytes(leaf, std::as_bytes(values), begin * static_cast<int64_t>(sizeof(T)));
   }
   template <typename T>
   std::vector<T> read(const std::string& leaf) const {
     std::vector<T> values(static_cast<size_t>(type(leaf).numel()));
-    read_bytes(leaf, std::as_writable_bytes(std::span(values)));
+    read_bytes(leaf, std::as_writable_bytes(std::span(values)), 0);
     return values;
   }
   template <typename T>
-  void read_into(const std::string& leaf, std::span<T> values) const {
-    read_bytes(leaf, std::as_writable_bytes(values));
+  void read_part(const std::string& leaf, int64_t begin, std::span<T> values) const {
+    read_bytes(leaf, std::as_writable_bytes(values), begin * static_cast<int64_t>(sizeof(T)));
   }
   std::vector<float> output(size_t plan, const std::string& name) const;
   float scalar_output(size_t plan, const std::string& name) const;
@@ -57,8 +67,9 @@ class Session {
   const SessionLayout& layout() const { return layout_; }
 
  private:
-  void write_bytes(const std::string& leaf, std::span<const std::byte> bytes);
-  void read_bytes(const std::string& leaf, std::span<std::byte> bytes) const;
+  void write_bytes(const std::string& leaf, std::span<const std::byte> bytes, int64_t begin);
+  void read_bytes(const std::string& leaf, std::span<std::byte> bytes, int64_t begin) const;
+  int64_t place_of(const std::string& leaf, int64_t begin, size_t bytes) const;
   const std::byte* output_place(size_t plan, const std::string& name, TensorType& type) const;
 
   Backend& backend_;

@@ -399,8 +399,8 @@ std::vector<const TensorToWrite*> widest_first(std::span<const TensorToWrite> te
   return order;
 }
 
-std::string_view text_of(const TensorToWrite& tensor) {
-  return {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 // Everything before the tensors: the length and the JSON.
@@ -418,7 +418,7 @@ std::string head_of(const std::vector<const TensorToWrite*>& order,
       MR_CHECK(safetensors_dtype_bytes(tensor->dtype) > 0, "dtype {}", tensor->dtype);
       MR_CHECK(tensor->shape.size() <= kMaxRank && multiply(tensor->shape, &size) &&
                    !__builtin_mul_overflow(size, safetensors_dtype_bytes(tensor->dtype), &size) &&
-                   (tensor->make || size == static_cast<int64_t>(tensor->bytes.size())),
+                   (tensor->stream || size == static_cast<int64_t>(tensor->bytes.size())),
                "{} has {} bytes for [{}]", tensor->name, tensor->bytes.size(),
                fmt::join(tensor->shape, ","));
       header += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
@@ -447,33 +447,27 @@ std::string safetensors_bytes(std::span<const TensorToWrite> tensors,
                               const std::map<std::string, std::string>& metadata) {
   const auto order = widest_first(tensors);
   std::string bytes = head_of(order, metadata, "memory");
-  for (const TensorToWrite* tensor : order) bytes += text_of(*tensor);
+  for (const TensorToWrite* tensor : order) bytes += text_of(tensor->bytes);
   return bytes;
 }
 
-FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
-                             const std::map<std::string, std::string>& metadata) {
+void write_safetensors(OutputFile& file, std::span<const TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata) {
   const auto order = widest_first(tensors);
-  const std::string head = head_of(order, metadata, path.string());
-  OutputFile file(path, OutputFile::Mode::truncate);
-  file.write(head);
+  file.write(head_of(order, metadata, file.path().string()));
   for (const TensorToWrite* tensor : order) {
-    if (!tensor->make) {
-      file.write(text_of(*tensor));
+    if (!tensor->stream) {
+      file.write(text_of(tensor->bytes));
       continue;
     }
-    TensorToWrite made = *tensor;
-    const std::vector<float> values = tensor->make();
-    int64_t count = 0;
-    MR_CHECK(tensor->dtype == "F32" && multiply(tensor->shape, &count) &&
-                 count == static_cast<int64_t>(values.size()),
-             "{}: {} numbers", tensor->name, values.size());
-    made.bytes = std::as_bytes(std::span(values));
-    file.write(text_of(made));
+    int64_t size = safetensors_dtype_bytes(tensor->dtype), put = 0;
+    for (const int64_t n : tensor->shape) size *= n;
+    tensor->stream([&](std::span<const std::byte> bytes) {
+      file.write(text_of(bytes));
+      put += static_cast<int64_t>(bytes.size());
+    });
+    MR_CHECK(put == size, "{}: {} bytes for {}", tensor->name, put, size);
   }
-  file.sync();
-  file.close();
-  return file.digest();
 }
 
 }  // namespace millrace

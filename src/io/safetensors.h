@@ -64,15 +64,17 @@ struct TensorToWrite {
   std::string dtype;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;  // little-endian, row-major
-  // Instead of `bytes`, for F32: called when the tensor's turn comes, and freed after it.
-  std::function<std::vector<float>()> make = {};
+  // Instead of `bytes`: called when the tensor's turn comes, puts them in order, in any pieces.
+  using Put = std::function<void(std::span<const std::byte>)>;
+  std::function<void(const Put&)> stream = {};
 };
 
-// Writes the file and flushes it to disk. A failure leaves half a file: write into a folder that is
-// staged under another name. Tensor bytes are streamed, never gathered. Tensors of wide types come
-// first, whatever their order here, so that every one is aligned.
-FileDigest write_safetensors(const fs::path& path, std::span<const TensorToWrite> tensors,
-                             const std::map<std::string, std::string>& metadata);
+// Writes the whole of a file, which is then the caller's to flush and close. A failure leaves half
+// of it: write into a folder that is staged under another name. Tensor bytes are streamed, never
+// gathered. Tensors of wide types come first, whatever their order here, so that every one is
+// aligned.
+void write_safetensors(OutputFile& file, std::span<const TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata);
 // The bytes of such a file.
 std::string safetensors_bytes(std::span<const TensorToWrite> tensors,
                               const std::map<std::string, std::string>& metadata);

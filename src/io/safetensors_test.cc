@@ -38,6 +38,12 @@ class SafetensorsTest : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
+  FileDigest write_as(const fs::path& path, const std::vector<TensorToWrite>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+    OutputFile file(path, OutputFile::Mode::truncate);
+    write_safetensors(file, tensors, metadata);
+    return file.digest();
+  }
   void put(const std::string& bytes) {
     OutputFile file(path_, OutputFile::Mode::truncate);
     file.write(bytes);
@@ -67,7 +73,7 @@ TEST_F(SafetensorsTest, RoundTrip) {
       {"schritt \"ü\"\n", "I64", {2}, bytes_of(steps)},
       {"scalar", "F32", {}, std::as_bytes(std::span(weight)).first(4)},
   };
-  write_safetensors(path_, tensors, {{"format", "pt"}, {"note", "a \"quoted\" text"}});
+  write_as(path_, tensors, {{"format", "pt"}, {"note", "a \"quoted\" text"}});
 
   const SafetensorsFile file(path_);
   EXPECT_EQ(file.path(), path_);
@@ -95,17 +101,17 @@ TEST_F(SafetensorsTest, RoundTrip) {
 }
 
 TEST_F(SafetensorsTest, NoTensorsAtAll) {
-  write_safetensors(path_, {}, {});
+  write_as(path_, {}, {});
   EXPECT_EQ(read_file(path_), with_length(8, "{}      "));
   EXPECT_TRUE(SafetensorsFile(path_).entries().empty());
-  write_safetensors(path_, {}, {{"a", "b"}});
+  write_as(path_, {}, {{"a", "b"}});
   EXPECT_EQ(SafetensorsFile(path_).metadata().at("a"), "b");
 }
 
 // The bytes another reader must find; the header is padded with spaces to a multiple of 8.
 TEST_F(SafetensorsTest, KnownBytes) {
   const std::vector<uint8_t> values = {1, 2};
-  write_safetensors(path_, std::vector<TensorToWrite>{{"x", "U8", {2}, bytes_of(values)}}, {});
+  write_as(path_, {{"x", "U8", {2}, bytes_of(values)}}, {});
   EXPECT_EQ(read_file(path_),
             with_length(56, R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}   )"
                             "\1\2"));
@@ -150,7 +156,7 @@ TEST_F(SafetensorsTest, ConvertsHalf) {
   // Bits and values from the table of IEEE 754 binary16.
   const std::vector<uint16_t> bits = {0x0000, 0x8000, 0x3C00, 0xC000, 0x7BFF, 0x0400,
                                       0x0001, 0x83FF, 0x3555, 0x7C00, 0xFC00, 0x7E01};
-  write_safetensors(path_, std::vector<TensorToWrite>{{"x", "F16", {12}, bytes_of(bits)}}, {});
+  write_as(path_, {{"x", "F16", {12}, bytes_of(bits)}}, {});
   const SafetensorsFile file(path_);
   const std::vector<float> values = file.to_f32(*file.find("x"));
   const std::vector<float> expected = {0.0f,     -0.0f,    1.0f,        -2.0f,      65504.0f,
@@ -164,7 +170,7 @@ TEST_F(SafetensorsTest, ConvertsHalf) {
 
 TEST_F(SafetensorsTest, ConvertsBfloat) {
   const std::vector<uint16_t> bits = {0x3F80, 0xC040, 0x7F80, 0x0001, 0x7FC0};
-  write_safetensors(path_, std::vector<TensorToWrite>{{"x", "BF16", {5}, bytes_of(bits)}}, {});
+  write_as(path_, {{"x", "BF16", {5}, bytes_of(bits)}}, {});
   const SafetensorsFile file(path_);
   const std::vector<float> values = file.to_f32(*file.find("x"));
   EXPECT_EQ(values[0], 1.0f);
@@ -178,10 +184,8 @@ TEST_F(SafetensorsTest, ConvertsDouble) {
   const double infinity = std::numeric_limits<double>::infinity();
   const std::vector<double> fine = {0.1, -infinity, std::nan(""), 1e-300};
   const std::vector<double> large = {1, 1e39};
-  write_safetensors(path_,
-                    std::vector<TensorToWrite>{{"fine", "F64", {4}, bytes_of(fine)},
-                                               {"large", "F64", {2}, bytes_of(large)}},
-                    {});
+  write_as(path_, {{"fine", "F64", {4}, bytes_of(fine)}, {"large", "F64", {2}, bytes_of(large)}},
+           {});
   const SafetensorsFile file(path_);
   const std::vector<float> values = file.to_f32(*file.find("fine"));
   EXPECT_EQ(values[0], 0.1f);
@@ -199,7 +203,7 @@ TEST_F(SafetensorsTest, ConvertsDouble) {
 
 TEST_F(SafetensorsTest, ConvertRefusesIntegers) {
   const std::vector<int32_t> values = {1};
-  write_safetensors(path_, std::vector<TensorToWrite>{{"ids", "I32", {1}, bytes_of(values)}}, {});
+  write_as(path_, {{"ids", "I32", {1}, bytes_of(values)}}, {});
   const SafetensorsFile file(path_);
   try {
     file.to_f32(*file.find("ids"));
@@ -279,8 +283,7 @@ TEST_F(SafetensorsTest, RefusesMissingFolderAndEmpty) {
 
 TEST_F(SafetensorsTest, RefusesEveryTruncation) {
   const std::vector<float> values = {1, 2, 3};
-  write_safetensors(path_, std::vector<TensorToWrite>{{"x", "F32", {3}, bytes_of(values)}},
-                    {{"format", "pt"}});
+  write_as(path_, {{"x", "F32", {3}, bytes_of(values)}}, {{"format", "pt"}});
   const std::string whole = read_file(path_);
   for (size_t length = 0; length < whole.size(); ++length) {
     put(whole.substr(0, length));
@@ -295,10 +298,8 @@ TEST_F(SafetensorsTest, RefusesEveryTruncation) {
 TEST_F(SafetensorsTest, SurvivesEveryBitFlip) {
   const std::vector<float> values = {1, 2, 3};
   const std::vector<uint8_t> mask = {1, 0};
-  write_safetensors(path_,
-                    std::vector<TensorToWrite>{{"x", "F32", {3, 1}, bytes_of(values)},
-                                               {"m", "BOOL", {2}, bytes_of(mask)}},
-                    {{"format", "pt"}});
+  write_as(path_, {{"x", "F32", {3, 1}, bytes_of(values)}, {"m", "BOOL", {2}, bytes_of(mask)}},
+           {{"format", "pt"}});
   const std::string whole = read_file(path_);
   const size_t header_end = whole.size() - 14;
   int refused = 0;
@@ -320,40 +321,47 @@ TEST_F(SafetensorsTest, SurvivesEveryBitFlip) {
   EXPECT_GT(refused, static_cast<int>(header_end) * 4);  // most flips are seen
 }
 
-TEST_F(SafetensorsTest, MakesTensorsWhenTheirTurnComes) {
+TEST_F(SafetensorsTest, StreamsTensorsWhenTheirTurnComes) {
   const std::vector<float> values = {1, 2, 3};
-  TensorToWrite made{"made", "F32", {3}, {}, [&] { return values; }};
-  const FileDigest digest = write_safetensors(
-      path_, std::vector<TensorToWrite>{{"x", "F32", {3}, bytes_of(values), {}}, made}, {});
+  TensorToWrite streamed{"streamed", "F32", {3}, {}, [&](const TensorToWrite::Put& put) {
+                           put(bytes_of(values).first(4));
+                           put(bytes_of(values).subspan(4));
+                         }};
+  const FileDigest digest =
+      write_as(path_, {{"x", "F32", {3}, bytes_of(values), {}}, streamed}, {});
   EXPECT_EQ(digest, digest_of_file(path_));
   const SafetensorsFile file(path_);
-  EXPECT_EQ(file.to_f32(*file.find("made")), values);
+  EXPECT_EQ(file.to_f32(*file.find("streamed")), values);
   EXPECT_EQ(file.to_f32(*file.find("x")), values);
 }
 
 TEST_F(SafetensorsTest, RefusesToWriteWhereItCannot) {
   const std::vector<uint8_t> values = {1};
   const std::vector<TensorToWrite> tensors = {{"x", "U8", {1}, bytes_of(values)}};
-  EXPECT_THROW(write_safetensors(folder_ / "no" / "x", tensors, {}), Error);
+  EXPECT_THROW(write_as(folder_ / "no" / "x", tensors, {}), Error);
   fs::create_directory(path_);
-  EXPECT_THROW(write_safetensors(path_, tensors, {}), Error);
+  EXPECT_THROW(write_as(path_, tensors, {}), Error);
   try {
-    write_safetensors(folder_ / "b", tensors, {{"bad", "\xff"}});
+    write_as(folder_ / "b", tensors, {{"bad", "\xff"}});
     FAIL() << "metadata that is not UTF-8 was written";
   } catch (const Error& error) {
     EXPECT_NE(error.fields().what.find("UTF-8"), std::string::npos);
   }
-  EXPECT_FALSE(fs::exists(folder_ / "b"));
 }
 
 TEST(SafetensorsDeathTest, WriterChecksItsCaller) {
   const std::vector<uint8_t> values = {1, 2};
-  const fs::path path = ::testing::TempDir() + "never-written";
-  auto write = [&](std::vector<TensorToWrite> tensors) { write_safetensors(path, tensors, {}); };
+  const fs::path path = ::testing::TempDir() + "half-written";
+  auto write = [&](std::vector<TensorToWrite> tensors) {
+    OutputFile file(path, OutputFile::Mode::truncate);
+    write_safetensors(file, tensors, {});
+  };
   EXPECT_DEATH(write({{"x", "U8", {3}, bytes_of(values)}}), "x has 2 bytes for \\[3\\]");
   EXPECT_DEATH(write({{"x", "F7", {2}, bytes_of(values)}}), "dtype F7");
   EXPECT_DEATH(write({{"x", "U8", {2}, bytes_of(values)}, {"x", "U8", {2}, bytes_of(values)}}),
                "tensor name x");
+  EXPECT_DEATH(write({{"x", "U8", {3}, {}, [&](const auto& put) { put(bytes_of(values)); }}}),
+               "x: 2 bytes for 3");
   EXPECT_DEATH(write({{"__metadata__", "U8", {2}, bytes_of(values)}}), "tensor name");
 }
 

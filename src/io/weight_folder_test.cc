@@ -17,7 +17,8 @@ class WeightFolderTest : public testing::Test {
 
   void put(const std::string& file, const std::string& tensor, float value) const {
     const TensorToWrite t{tensor, "F32", {1}, std::as_bytes(std::span(&value, 1))};
-    write_safetensors(folder / file, std::span(&t, 1), {});
+    OutputFile written(folder / file, OutputFile::Mode::truncate);
+    write_safetensors(written, std::span(&t, 1), {});
   }
   void index(const std::string& text) const {
     write_file(folder / "model.safetensors.index.json", text);

@@ -6,6 +6,7 @@
 
 #include "cpu/kernel.h"
 #include "cpu/parallel.h"
+#include "cpu/vector_math.h"
 #include "ops/row_math_cpu.h"
 
 namespace millrace::cpu::MR_ISA {
@@ -31,7 +32,7 @@ LogSumExp log_sum_exp(const float* x, int64_t V) {
     const int64_t n = std::min(kTile, V - at);
     const float top = max_of(tile, n);
     if (top > largest) {
-      sum *= exp_of_difference(largest - top);
+      sum *= vexp(largest - top);
       largest = top;
     }
     // While all is -inf so far, a shift by it would make NaN out of nothing.
@@ -40,7 +41,7 @@ LogSumExp log_sum_exp(const float* x, int64_t V) {
     for (int64_t j = 0; j < n; j += 16) __builtin_prefetch(tile + kTile + j);
     float part = 0;
 #pragma omp simd reduction(+ : part)
-    for (int64_t j = 0; j < n; ++j) part += exp_of_difference(tile[j] - shift);
+    for (int64_t j = 0; j < n; ++j) part += vexp(tile[j] - shift);
     sum += part;
   }
   return {largest, sum};
@@ -72,9 +73,9 @@ void run(const Call& c) {
 }
 
 void grad_row(const float* x, float* dx, int64_t V, int64_t target, float lse, float factor) {
-  const float at_target = factor * (exp_of_difference(x[target] - lse) - 1.0f);
+  const float at_target = factor * (vexp(x[target] - lse) - 1.0f);
 #pragma omp simd
-  for (int64_t j = 0; j < V; ++j) dx[j] = factor * exp_of_difference(x[j] - lse);
+  for (int64_t j = 0; j < V; ++j) dx[j] = factor * vexp(x[j] - lse);
   dx[target] = at_target;
 }
 

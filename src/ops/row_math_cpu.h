@@ -1,4 +1,4 @@
-// What the row-wise CPU kernels share: sums and maxima along a row, and the exponential of softmax.
+// What the row-wise CPU kernels share: sums and maxima along a row.
 // Four accumulators, each over its quarter of the row, hide the latency of an addition; the order
 // of additions depends on the length alone.
 #pragma once
@@ -78,28 +78,6 @@ inline float max_of(const float* x, int64_t n) {
   m0 = m1 > m0 ? m1 : m0;
   m2 = m3 > m2 ? m3 : m2;
   return m2 > m0 ? m2 : m0;
-}
-
-// e^x for x up to 88, 0 below -87.3, NaN for NaN: vexp without what only larger x need; half its
-// time.
-inline float exp_of_difference(float x) {
-  const float shifted = x * 1.44269504088896341f + 12582912.0f;
-  const float n = shifted - 12582912.0f;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  // The low bits of `shifted` are the integer n; 2^n by its exponent field.
-  const uint32_t power = (std::bit_cast<uint32_t>(shifted) << 23) + 0x3f800000u;
-  // What is too small is masked away: the compiler turns a conditional here into a branch and then
-  // does not vectorise.
-  const uint32_t mask = static_cast<uint32_t>(x < -87.3365f) - 1u;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(p * std::bit_cast<float>(power)) & mask);
 }
 
 }  // namespace millrace::cpu::MR_ISA

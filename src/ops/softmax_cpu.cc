@@ -3,6 +3,7 @@
 
 #include "cpu/kernel.h"
 #include "cpu/parallel.h"
+#include "cpu/vector_math.h"
 #include "ops/row_math_cpu.h"
 
 namespace millrace::cpu::MR_ISA {
@@ -14,7 +15,7 @@ int64_t rows_per_task(int64_t S) { return std::max<int64_t>(1, 16384 / S); }
 void softmax_row(const float* x, float* y, int64_t n) {
   const float largest = max_of(x, n);
 #pragma omp simd
-  for (int64_t j = 0; j < n; ++j) y[j] = exp_of_difference(x[j] - largest);
+  for (int64_t j = 0; j < n; ++j) y[j] = vexp(x[j] - largest);
   const float factor = 1.0f / sum_over(n, [=](int64_t j) { return y[j]; });
 #pragma omp simd
   for (int64_t j = 0; j < n; ++j) y[j] *= factor;

@@ -17,6 +17,7 @@ constexpr const char* kRemoved = ".del-";
 constexpr const char* kReplaced = ".old-";
 constexpr const char* kMaster = "parameter.";  // master weights beside averaged ones
 constexpr const char* kAverage = "ema.";
+constexpr int64_t kPiece = 1 << 18;  // floats: what is read and written at a time
 
 // The step of "checkpoint-120", or -1.
 int64_t step_of(const fs::path& folder) {
@@ -49,61 +50,90 @@ std::vector<std::string> state_leaves(const Plan& step) {
   return names;
 }
 
-int64_t state_bytes(const Plan& step) {
-  int64_t bytes = 0;
+std::vector<float> StateTensor::values() const {
+  std::vector<float> all(static_cast<size_t>(numel));
+  read(0, all);
+  return all;
+}
+
+std::map<std::string, StateTensor> state_tensors(const Session& session, const Plan& step) {
+  std::map<std::string, StateTensor> tensors;
   for (const std::string& leaf : state_leaves(step))
-    bytes += step.graph[step.graph.find_leaf(leaf)].out[0].bytes();
-  return bytes;
+    tensors[leaf] = {session.type(leaf).numel(),
+                     [&session, leaf](int64_t begin, std::span<float> out) {
+                       session.read_part<float>(leaf, begin, out);
+                     }};
+  return tensors;
 }
 
-void copy_state(const Session& session, const Plan& step, Snapshot* snapshot) {
-  for (const std::string& leaf : state_leaves(step)) {
-    std::vector<float>& values = snapshot->tensors[leaf];
-    values.resize(static_cast<size_t>(session.type(leaf).numel()));
-    session.read_into<float>(leaf, values);
-  }
+namespace {
+
+TensorToWrite as_it_stands(std::string name, std::vector<int64_t> shape,
+                           const StateTensor& tensor) {
+  return {std::move(name), "F32", std::move(shape), {}, [&tensor](const TensorToWrite::Put& put) {
+            std::vector<float> piece(static_cast<size_t>(std::min(tensor.numel, kPiece)));
+            for (int64_t begin = 0; begin < tensor.numel; begin += kPiece) {
+              const auto count = static_cast<size_t>(std::min(kPiece, tensor.numel - begin));
+              const auto part = std::span(piece).first(count);
+              tensor.read(begin, part);
+              put(std::as_bytes(part));
+            }
+          }};
 }
 
-void write_checkpoint_files(const fs::path& folder, const Snapshot& snapshot, const Model& model,
-                            std::map<std::string, FileDigest>* digests) {
+FileDigest flush(OutputFile& file) {
+  file.sync();
+  file.close();
+  return file.digest();
+}
+
+}  // namespace
+
+void write_checkpoint_files(const fs::path& folder, const CheckpointContent& content,
+                            const Model& model, std::map<std::string, FileDigest>* digests,
+                            const std::function<void()>& state_read) {
   std::map<std::string, Shape> shapes;
   bool averaged = false;
   std::vector<TensorToWrite> list;
   const auto parameters = model.parameters();
   for (const Parameter& p : parameters) {
     shapes[p.name] = p.shape;
-    const auto average = snapshot.tensors.find(kAverage + p.name);
-    averaged = average != snapshot.tensors.end();
-    const auto& values = averaged ? average->second : snapshot.tensors.at(p.name);
-    // Where the layout differs a tensor is laid out when its turn comes: one copy at a time.
+    const auto average = content.tensors.find(kAverage + p.name);
+    averaged = average != content.tensors.end();
+    const StateTensor& tensor = averaged ? average->second : content.tensors.at(p.name);
     for (size_t part = 0; part < p.parts(); ++part) {
-      TensorToWrite t{p.external_name(part), "F32", external_shape(p, part), {}, {}};
       if (same_layout(p))
-        t.bytes = std::as_bytes(std::span(values));
-      else
-        t.make = [&p, &values, part] { return external_part(p, part, values); };
-      list.push_back(std::move(t));
+        list.push_back(as_it_stands(p.external_name(part), external_shape(p, part), tensor));
+      else  // laid out when its turn comes: one at a time
+        list.push_back({p.external_name(part),
+                        "F32",
+                        external_shape(p, part),
+                        {},
+                        [&p, &tensor, part](const TensorToWrite::Put& put) {
+                          const auto values = external_part(p, part, tensor.values());
+                          put(std::as_bytes(std::span(values)));
+                        }});
     }
   }
-  (*digests)["model.safetensors"] =
-      write_safetensors(folder / "model.safetensors", list, {{"format", "pt"}});
+  OutputFile weights(folder / "model.safetensors", OutputFile::Mode::truncate);
+  write_safetensors(weights, list, {{"format", "pt"}});
 
   list.clear();
-  for (const auto& [name, values] : snapshot.tensors) {
+  for (const auto& [name, tensor] : content.tensors) {
     const bool parameter = shapes.contains(name);
     if (name.starts_with(kAverage) || (parameter && !averaged)) continue;
     // "m.layers.0.norm1.weight" is shaped like its parameter.
     const auto shape = shapes.find(parameter ? name : name.substr(name.find('.') + 1));
     MR_CHECK(shape != shapes.end(), "{} belongs to no parameter", name);
-    list.push_back({parameter ? kMaster + name : name,
-                    "F32",
-                    {shape->second.begin(), shape->second.end()},
-                    std::as_bytes(std::span(values)),
-                    {}});
+    list.push_back(as_it_stands(parameter ? kMaster + name : name,
+                                {shape->second.begin(), shape->second.end()}, tensor));
   }
-  (*digests)["optimizer.safetensors"] =
-      write_safetensors(folder / "optimizer.safetensors", list, {{"format", "millrace"}});
-  for (const auto& [name, text] : snapshot.texts)
+  OutputFile moments(folder / "optimizer.safetensors", OutputFile::Mode::truncate);
+  write_safetensors(moments, list, {{"format", "millrace"}});
+  if (state_read) state_read();
+  (*digests)["model.safetensors"] = flush(weights);
+  (*digests)["optimizer.safetensors"] = flush(moments);
+  for (const auto& [name, text] : content.texts)
     (*digests)[name] = write_new_file(folder / name, text);
 }
 
@@ -191,8 +221,9 @@ std::optional<FoundCheckpoint> CheckpointStore::best(const std::string& metric,
   return best;
 }
 
-fs::path CheckpointStore::commit(const Snapshot& snapshot, const Model& model) const {
-  const int64_t step = snapshot.manifest.step;
+fs::path CheckpointStore::commit(const CheckpointContent& content, const Model& model,
+                                 const std::function<void()>& state_read) const {
+  const int64_t step = content.manifest.step;
   const fs::path staged = folder_ / fmt::format("{}{}", kStaged, step),
                  final = folder_ / fmt::format("{}{}", kPrefix, step),
                  replaced = folder_ / fmt::format("{}{}", kReplaced, step);
@@ -201,8 +232,8 @@ fs::path CheckpointStore::commit(const Snapshot& snapshot, const Model& model) c
     create_folders(folder_);
     if (fs::exists(staged)) remove_folder(staged);
     create_folders(staged);
-    Manifest manifest = snapshot.manifest;
-    write_checkpoint_files(staged, snapshot, model, &manifest.files);
+    Manifest manifest = content.manifest;
+    write_checkpoint_files(staged, content, model, &manifest.files, state_read);
     write_new_file(staged / kManifestName, manifest_text(manifest));
     sync_folder(staged);
     // The same step again: after a roll-back, or when validation was cut off and made up for. The
@@ -219,8 +250,8 @@ fs::path CheckpointStore::commit(const Snapshot& snapshot, const Model& model) c
       // sweep() of the next start tries again.
     }
     int64_t needed = 1 << 16;
-    for (const auto& [name, values] : snapshot.tensors)
-      needed += static_cast<int64_t>(values.size() * sizeof(float));
+    for (const auto& [name, tensor] : content.tensors)
+      needed += tensor.numel * static_cast<int64_t>(sizeof(float));
     ErrorFields fields = error.fields();
     const fs::space_info space = fs::space(folder_, ignored);
     fields.what = fmt::format("checkpoint-{} was not saved: {}", step, fields.what);
@@ -270,67 +301,61 @@ BackgroundSaver::BackgroundSaver(Save save, Done done)
     : save_(std::move(save)), done_(std::move(done)), thread_([this] { work(); }) {}
 
 BackgroundSaver::~BackgroundSaver() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return phase_ != Phase::saving; });
-    phase_ = Phase::ending;
-  }
-  changed_.notify_all();
+  wait_for_not(Phase::reading, Phase::flushing);
+  enter(Phase::ending);
   thread_.join();
 }
 
-Snapshot& BackgroundSaver::buffers() {
+bool BackgroundSaver::is_reading() const { return phase_ == Phase::reading; }
+
+void BackgroundSaver::start(CheckpointContent content) {
   wait();
-  return snapshot_;
+  content_ = std::move(content);
+  enter(Phase::reading);
 }
 
-void BackgroundSaver::start() {
+void BackgroundSaver::wait_until_read() { wait_for_not(Phase::reading, Phase::reading); }
+
+void BackgroundSaver::poll() {
+  if (phase_ != Phase::finished) return;
+  phase_ = Phase::idle;
+  done_(content_.manifest.step, error_ ? &*error_ : nullptr);
+}
+
+void BackgroundSaver::wait() {
+  wait_for_not(Phase::reading, Phase::flushing);
+  poll();
+}
+
+void BackgroundSaver::enter(Phase phase) {
   {
     const std::lock_guard lock(mutex_);
-    MR_CHECK(phase_ == Phase::idle, "two saves at once");
-    phase_ = Phase::saving;
+    phase_ = phase;
   }
   changed_.notify_all();
 }
 
-void BackgroundSaver::poll() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (phase_ != Phase::finished) return;
-    phase_ = Phase::idle;
-  }
-  done_(snapshot_.manifest.step, error_ ? &*error_ : nullptr);
-}
-
-void BackgroundSaver::wait() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return phase_ != Phase::saving; });
-  }
-  poll();
+void BackgroundSaver::wait_for_not(Phase a, Phase b) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return phase_ != a && phase_ != b; });
 }
 
 void BackgroundSaver::work() {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return phase_ == Phase::saving || phase_ == Phase::ending; });
+      changed_.wait(lock, [this] { return phase_ == Phase::reading || phase_ == Phase::ending; });
       if (phase_ == Phase::ending) return;
     }
-    std::optional<Error> error;
+    error_.reset();
     try {
-      save_(snapshot_);
+      save_(content_, [this] { enter(Phase::flushing); });
     } catch (const Error& e) {
-      error = e;
+      error_ = e;
     } catch (const std::exception& e) {
-      error = Error({.what = std::string("the checkpoint was not saved: ") + e.what()});
+      error_ = Error({.what = std::string("the checkpoint was not saved: ") + e.what()});
     }
-    {
-      const std::lock_guard lock(mutex_);
-      error_ = error;
-      phase_ = Phase::finished;
-    }
-    changed_.notify_all();
+    enter(Phase::finished);
   }
 }
 

@@ -11,11 +11,13 @@
 // renamed to checkpoint-<step>, the parent flushed; only then is it acknowledged. The newest folder
 // that verifies wins; there is no pointer that could go stale.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,24 +29,31 @@
 
 namespace millrace {
 
-// A copy in host memory of all that a checkpoint holds, so that training goes on while it is
-// written.
-struct Snapshot {
-  std::map<std::string, std::vector<float>> tensors;  // by leaf: parameters and optimizer state
-  std::map<std::string, std::string> texts;           // by file name
-  Manifest manifest;                                  // without its files
+// A tensor of the state, read piece by piece where it stands: no copy of the state is ever made.
+struct StateTensor {
+  int64_t numel = 0;
+  std::function<void(int64_t begin, std::span<float> out)> read;
+
+  std::vector<float> values() const;
 };
 
-// Copies the state leaves; buffers that are there already are filled again.
-void copy_state(const Session& session, const Plan& step, Snapshot* snapshot);
+// All that a checkpoint holds.
+struct CheckpointContent {
+  std::map<std::string, StateTensor> tensors;  // by leaf: parameters and optimizer state
+  std::map<std::string, std::string> texts;    // by file name
+  Manifest manifest;                           // without its files
+};
 
 // The leaves that make up the state of training: parameters and optimizer state.
 std::vector<std::string> state_leaves(const Plan& step);
-int64_t state_bytes(const Plan& step);
+// They read from the session, which must outlive them.
+std::map<std::string, StateTensor> state_tensors(const Session& session, const Plan& step);
 
-// With averaged weights (leaves "ema.<parameter>") those are the model.
-void write_checkpoint_files(const fs::path& folder, const Snapshot& snapshot, const Model& model,
-                            std::map<std::string, FileDigest>* digests);
+// With averaged weights (leaves "ema.<parameter>") those are the model. `state_read` is called when
+// the last tensor has been read; what follows, most of all waiting for the disk, does without them.
+void write_checkpoint_files(const fs::path& folder, const CheckpointContent& content,
+                            const Model& model, std::map<std::string, FileDigest>* digests,
+                            const std::function<void()>& state_read = {});
 // Fills the session from a verified folder. Error names a tensor that is missing or misshapen.
 void load_checkpoint_tensors(const fs::path& folder, const Plan& step, Session& session,
                              const Model& model);
@@ -68,7 +77,8 @@ class CheckpointStore {
       const std::function<void(const std::string&)>& damaged) const;
   std::optional<FoundCheckpoint> best(const std::string& metric, bool larger_is_better) const;
   // Returns the folder, on disk. An Error leaves what was there before.
-  fs::path commit(const Snapshot& snapshot, const Model& model) const;
+  fs::path commit(const CheckpointContent& content, const Model& model,
+                  const std::function<void()>& state_read = {}) const;
   // Removes all but the newest `last` and, by the metric, the best `best`.
   void retain(int64_t last, int64_t best, const std::string& metric, bool larger_is_better) const;
 
@@ -76,31 +86,37 @@ class CheckpointStore {
   fs::path folder_;
 };
 
-// Writes one snapshot at a time on a thread of its own.
+// Writes one checkpoint at a time on a thread of its own, while training goes on up to where it
+// would change what is still being read.
 class BackgroundSaver {
  public:
-  using Save = std::function<void(const Snapshot&)>;                   // on the thread
+  // On the thread; must call `state_read`.
+  using Save =
+      std::function<void(const CheckpointContent&, const std::function<void()>& state_read)>;
   using Done = std::function<void(int64_t step, const Error* error)>;  // by poll() or wait()
   BackgroundSaver(Save save, Done done);
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;
 
-  // The buffers of the last snapshot, to be filled again. Waits for the last save.
-  Snapshot& buffers();
-  void start();
+  void start(CheckpointContent content);  // waits for the last one
+  bool is_reading() const;
+  void wait_until_read();
   void poll();  // never waits
   void wait();
 
  private:
+  enum class Phase { idle, reading, flushing, finished, ending };
   void work();
+  void enter(Phase phase);
+  void wait_for_not(Phase a, Phase b);
 
   Save save_;
   Done done_;
-  Snapshot snapshot_;
+  CheckpointContent content_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  enum class Phase { idle, saving, finished, ending } phase_ = Phase::idle;
+  std::atomic<Phase> phase_ = Phase::idle;
   std::optional<Error> error_;
   std::thread thread_;
 };

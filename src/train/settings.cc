@@ -122,10 +122,6 @@ void Settings::declare(Schema& s) {
       .help("What best means: eval/loss, eval/perplexity or another metric of validation.");
   s.choice("checkpoint.goal", &checkpoint.goal, {"auto", "min", "max"})
       .help("auto: losses, perplexities and errors are to be small, others large.");
-  s.boolean("checkpoint.background", &checkpoint.background)
-      .help(
-          "Written from a copy while training goes on. false: training waits, and the memory for "
-          "the copy of weights and moments is saved.");
 
   s.integer("health.max_skipped", &health.max_skipped)
       .range(1, 1e9)

@@ -31,7 +31,6 @@ struct CheckpointSettings {
   std::vector<Duration> every{{600, Duration::Unit::seconds}};
   int64_t keep_last = 2, keep_best = 1;
   std::string metric = "eval/loss", goal = "auto";
-  bool background = true;
   bool larger_is_better() const;
 };
 

@@ -46,8 +46,11 @@ class Loop {
     if (eval_every_.empty())
       eval_every_ = {{std::max(1.0, std::ceil(static_cast<double>(length_.total) / 5))}};
     if (run)
-      saver_.emplace([this](const Snapshot& snapshot) { save_in_background(snapshot); },
-                     [this](int64_t step, const Error* error) { save_finished(step, error); });
+      saver_.emplace(
+          [this](const CheckpointContent& content, const std::function<void()>& state_read) {
+            save_in_background(content, state_read);
+          },
+          [this](int64_t step, const Error* error) { save_finished(step, error); });
   }
 
   TrainResult run(const FoundCheckpoint* resume) {
@@ -132,7 +135,8 @@ class Loop {
     initialize(session_, model_, static_cast<uint64_t>(s_.seed));
     for (const Node& n : programs_.step.graph.nodes)
       if (n.leaf == Leaf::optimizer_state)
-        session_.write<float>(n.name, std::vector<float>(static_cast<size_t>(n.out[0].numel())));
+        fill_leaf(session_, n.name,
+                  [](int64_t, std::span<float> out) { std::fill(out.begin(), out.end(), 0.0f); });
     if (s_.ema_decay > 0)
       for (const Parameter& p : model_.parameters())
         session_.write<float>("ema." + p.name, session_.read<float>(p.name));
@@ -217,7 +221,7 @@ class Loop {
         write_scalar("step", number);
       }
       const size_t plan = last ? kStepPlan : kAccumulatePlan;
-      session_.run(plan, &result_.ledger);
+      session_.run(plan, &result_.ledger, [this] { wait_until_saved_state_is_read(); });
       const double got = session_.scalar_output(plan, "loss");
       loss = last ? got : loss + got;  // the last plan adds the earlier ones itself
     }
@@ -438,8 +442,8 @@ class Loop {
  private:
   void save() {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
-    Snapshot& snapshot = saver_->buffers();  // waits when the last one is still being written
-    copy_state(session_, programs_.step, &snapshot);
+    CheckpointContent content;
+    content.tensors = state_tensors(session_, programs_.step);
     try {
       state_.metrics_bytes = run_->sync_metrics();
     } catch (const Error& error) {
@@ -447,25 +451,32 @@ class Loop {
     }
     state_.seconds = earlier_seconds_ + seconds_since(start_ns_);
     state_.choices = backend_.choices();
-    snapshot.texts = {{kTrainerStateName, state_.to_json(length_.total, epochs_done())},
-                      {"config.json", model_.external_config()},
-                      {"tokenizer.json", data_.tokenizer->to_json()},
-                      {"config.resolved.yaml", run_->config()}};
-    snapshot.manifest = {MILLRACE_VERSION, state_.step, programs_.step.hash(), {}, {}, {}};
+    content.texts = {{kTrainerStateName, state_.to_json(length_.total, epochs_done())},
+                     {"config.json", model_.external_config()},
+                     {"tokenizer.json", data_.tokenizer->to_json()},
+                     {"config.resolved.yaml", run_->config()}};
+    content.manifest = {MILLRACE_VERSION, state_.step, programs_.step.hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {
-      snapshot.manifest.metric_name = s_.checkpoint.metric;
-      snapshot.manifest.metric = state_.last_metric;
+      content.manifest.metric_name = s_.checkpoint.metric;
+      content.manifest.metric = state_.last_metric;
     }
-    saver_->start();
+    saver_->start(std::move(content));  // waits when the last one is still being written
     saved_step_ = state_.step;
     saved_ns_ = now_ns();
     best_is_new_ = false;
   }
 
-  void save_in_background(const Snapshot& snapshot) {
+  void wait_until_saved_state_is_read() {
+    if (!saver_ || !saver_->is_reading()) return;
+    const OwnerScope owner(result_.ledger, Owner::checkpoint);
+    saver_->wait_until_read();
+  }
+
+  void save_in_background(const CheckpointContent& content,
+                          const std::function<void()>& state_read) {
     const CheckpointSettings& c = s_.checkpoint;
-    run_->checkpoints().commit(snapshot, model_);
+    run_->checkpoints().commit(content, model_, state_read);
     try {
       run_->checkpoints().retain(c.keep_last, c.keep_best, c.metric, c.larger_is_better());
     } catch (const Error& error) {

@@ -1,25 +1,43 @@
 #include "train/weights.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/rng.h"
+#include "cpu/parallel.h"
 #include "io/weight_folder.h"
 
 namespace millrace {
 
-std::vector<float> initial_values(const Parameter& p, size_t index, uint64_t seed) {
-  std::vector<float> values(static_cast<size_t>(p.shape.numel()),
-                            p.init == Parameter::Init::ones ? 1.0f : 0.0f);
-  if (p.init != Parameter::Init::normal) return values;
-  RandomStream random(seed, RandomUse::init, index);
-  for (float& v : values) v = static_cast<float>(p.init_std * random.normal());
-  return values;
+void initial_values(const Parameter& p, size_t index, uint64_t seed, int64_t begin,
+                    std::span<float> out) {
+  if (p.init != Parameter::Init::normal) {
+    std::fill(out.begin(), out.end(), p.init == Parameter::Init::ones ? 1.0f : 0.0f);
+    return;
+  }
+  RandomStream random(seed, RandomUse::init, index, static_cast<uint64_t>(begin));
+  for (float& v : out) v = static_cast<float>(p.init_std * random.normal());
+}
+
+void fill_leaf(Session& session, const std::string& leaf,
+               const std::function<void(int64_t begin, std::span<float> out)>& make) {
+  constexpr int64_t kPiece = 1 << 14;
+  cpu::parallel_ranges(session.type(leaf).numel(), kPiece, [&](int64_t begin, int64_t end) {
+    std::array<float, kPiece> piece;
+    const auto part = std::span(piece).first(static_cast<size_t>(end - begin));
+    make(begin, part);
+    session.write_part<float>(leaf, begin, part);
+  });
 }
 
 void initialize(Session& session, const Model& model, uint64_t seed) {
   size_t index = 0;
-  for (const Parameter& p : model.parameters())
-    session.write<float>(p.name, initial_values(p, index++, seed));
+  for (const Parameter& p : model.parameters()) {
+    fill_leaf(session, p.name, [&](int64_t begin, std::span<float> out) {
+      initial_values(p, index, seed, begin, out);
+    });
+    ++index;
+  }
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,12 @@
 namespace millrace {
 
 // Values follow from (seed, parameter's place in the table, element) alone.
-std::vector<float> initial_values(const Parameter& parameter, size_t index, uint64_t seed);
+void initial_values(const Parameter& parameter, size_t index, uint64_t seed, int64_t begin,
+                    std::span<float> out);
 void initialize(Session& session, const Model& model, uint64_t seed);
+// Writes a leaf piece by piece, on all threads, without a second copy of it.
+void fill_leaf(Session& session, const std::string& leaf,
+               const std::function<void(int64_t begin, std::span<float> out)>& make);
 
 struct NamedTensor {
   std::string name;

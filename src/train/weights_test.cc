@@ -97,10 +97,21 @@ TEST(ExternalWeights, AnotherShapeIsRefusedByName) {
 
 TEST(InitialValues, FollowTheTableAndTheSeed) {
   Parameter p{.name = "w", .shape = {200, 50}, .init_std = 0.02, .external = {}, .part_widths = {}};
-  const auto one = initial_values(p, 3, 7);
-  EXPECT_EQ(one, initial_values(p, 3, 7));
-  EXPECT_NE(one, initial_values(p, 4, 7));
-  EXPECT_NE(one, initial_values(p, 3, 8));
+  auto values_of = [&](size_t index, uint64_t seed) {
+    std::vector<float> values(10000);
+    // In pieces, as threads draw them.
+    for (const auto& [begin, end] : {std::pair{4001, 10000}, {0, 17}, {17, 4001}})
+      initial_values(
+          p, index, seed, begin,
+          std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+    return values;
+  };
+  const auto one = values_of(3, 7);
+  std::vector<float> whole(one.size());
+  initial_values(p, 3, 7, 0, whole);
+  EXPECT_EQ(one, whole);
+  EXPECT_NE(one, values_of(4, 7));
+  EXPECT_NE(one, values_of(3, 8));
   double sum = 0, squares = 0;
   for (float v : one) {
     sum += v;
@@ -110,9 +121,9 @@ TEST(InitialValues, FollowTheTableAndTheSeed) {
   EXPECT_NEAR(sum / n, 0, 5 * 0.02 / std::sqrt(n));  // five standard errors
   EXPECT_NEAR(std::sqrt(squares / n), 0.02, 5 * 0.02 / std::sqrt(2 * n));
   p.init = Parameter::Init::ones;
-  EXPECT_EQ(initial_values(p, 0, 7), std::vector<float>(10000, 1.0f));
+  EXPECT_EQ(values_of(0, 7), std::vector<float>(10000, 1.0f));
   p.init = Parameter::Init::zeros;
-  EXPECT_EQ(initial_values(p, 0, 7), std::vector<float>(10000, 0.0f));
+  EXPECT_EQ(values_of(0, 7), std::vector<float>(10000, 0.0f));
 }
 
 // A model with its session, small enough to make in a moment.
@@ -145,13 +156,12 @@ const char* const kLlama =
 
 // The files of a checkpoint, without the commit around them.
 void write_model(const fs::path& folder, const Loaded& loaded) {
-  Snapshot snapshot;
-  for (const Parameter& p : loaded.model->parameters())
-    snapshot.tensors[p.name] = loaded.session->read<float>(p.name);
-  snapshot.texts["config.json"] = loaded.model->external_config();
+  CheckpointContent content;
+  content.tensors = state_tensors(*loaded.session, *loaded.plan);
+  content.texts["config.json"] = loaded.model->external_config();
   std::map<std::string, FileDigest> digests;
   create_folders(folder);
-  write_checkpoint_files(folder, snapshot, *loaded.model, &digests);
+  write_checkpoint_files(folder, content, *loaded.model, &digests);
   for (const auto& [name, digest] : digests)
     EXPECT_EQ(digest, digest_of_file(folder / name)) << name;
 }
@@ -251,7 +261,8 @@ TEST(SavedModel, BareModelInShardsOf16Bits) {
                       file = fmt::format("part-{}.safetensors", count++);
     const TensorToWrite tensor{name, "BF16", std::vector<int64_t>(p.shape.begin(), p.shape.end()),
                                std::as_bytes(std::span(bits))};
-    write_safetensors(folder / file, std::span(&tensor, 1), {});
+    OutputFile written(folder / file, OutputFile::Mode::truncate);
+    write_safetensors(written, std::span(&tensor, 1), {});
     map += fmt::format("{}\"{}\": \"{}\"", map.empty() ? "" : ", ", name, file);
   }
   write_file(folder / "model.safetensors.index.json", "{\"weight_map\": {" + map + "}}");

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "cpu/cpu_backend.h"
 #include "cpu/gemm.h"
@@ -34,8 +36,9 @@ class InjectingExecutable : public Executable {
         plan_(plan),
         place_(place.begin(), place.end()),
         injection_(injection) {}
-  void run(Ledger* ledger) override {
-    if (injection_.plan != &plan_ || injection_.node < 0) return inner_->run(ledger);
+  void run(Ledger* ledger, const std::function<void()>& before_update) override {
+    if (injection_.plan != &plan_ || injection_.node < 0) return inner_->run(ledger, before_update);
+    if (before_update) before_update();
     run_nodes([](NodeId) { return true; });
   }
   void run_nodes(const std::function<bool(NodeId)>& after) override {
@@ -196,9 +199,10 @@ TEST_F(HealthTest, NothingThatIsNotFiniteReachesWeightsOrMoments) {
                              std::vector<float>(static_cast<size_t>(p.shape.numel())));
     }
     auto state = [&] {
-      Snapshot s;
-      copy_state(session, programs.step, &s);
-      return s.tensors;
+      std::map<std::string, std::vector<float>> values;
+      for (const auto& [leaf, tensor] : state_tensors(session, programs.step))
+        values[leaf] = tensor.values();
+      return values;
     };
     const auto targets = targets_of(programs.step);
     const float values[] = {NAN, INFINITY, -INFINITY};
@@ -377,6 +381,48 @@ TEST_F(HealthTest, TrainingGoesOnWhileTheDiskIsFull) {
   for (const char* name : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(digest_of_file(one->path() / "checkpoints/checkpoint-24" / name),
               digest_of_file(two->path() / "checkpoints/checkpoint-24" / name));
+}
+
+// Training is much faster than this disk: every update arrives while the state is still being read.
+class SlowDisk : public FileSystem {
+ public:
+  ssize_t write(int fd, const void* bytes, size_t count) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return FileSystem::write(fd, bytes, count);
+  }
+  int fsync(int) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return 0;
+  }
+};
+
+TEST_F(HealthTest, CheckpointsHoldTheStateOfTheirStepOnASlowDisk) {
+  const TextData data = text();
+  Settings s = settings();
+  s.ema_decay = 0.9;
+  s.eval_every = {{3}};
+  s.checkpoint.every = {{1}};
+  s.checkpoint.keep_last = 100;
+  const Made made(s, data);
+  const Programs programs = make_programs(*made.model, s, {s.batch_size, s.max_length}, backend_);
+  TrainObserver silent;
+  const auto often = RunFolder::create(folder_, "often");
+  {
+    SlowDisk disk;
+    const WithFileSystem with(disk);
+    train(*made.model, s, data, backend_, programs, often.get(), silent);
+  }
+  // A run that ends with the step saves it when nothing can change any more.
+  s.checkpoint.every = {{1000}};
+  for (const int64_t step : {1, 5, 6, 23}) {
+    s.stop_after = {static_cast<double>(step)};
+    const auto ended = RunFolder::create(folder_, "ended");
+    train(*made.model, s, data, backend_, programs, ended.get(), silent);
+    for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+      const fs::path file = fmt::format("checkpoints/checkpoint-{}/{}", step, name);
+      EXPECT_EQ(digest_of_file(often->path() / file), digest_of_file(ended->path() / file)) << file;
+    }
+  }
 }
 
 }  // namespace

@@ -22,12 +22,13 @@ class StorageTest : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   // Every number of the state of step n is n.
-  Snapshot snapshot(int64_t step) const {
-    Snapshot s;
+  CheckpointContent content(int64_t step) const {
+    CheckpointContent s;
     for (const Parameter& p : tiny_.model->parameters())
       for (const char* slot : {"", "m.", "v."})
-        s.tensors[slot + p.name].assign(static_cast<size_t>(p.shape.numel()),
-                                        static_cast<float>(step));
+        s.tensors[slot + p.name] = {p.shape.numel(), [step](int64_t, std::span<float> out) {
+                                      std::fill(out.begin(), out.end(), static_cast<float>(step));
+                                    }};
     s.texts["config.json"] = tiny_.model->external_config();
     s.texts["trainer_state.json"] = std::to_string(step);
     s.manifest.version = "test";
@@ -57,13 +58,13 @@ TEST_F(StorageTest, EveryCallOfACommitRefused) {
     for (int64_t n = 0;; ++n) {
       const fs::path place = folder_ / fmt::format("{}-{}", error, n);
       const CheckpointStore store(place);
-      store.commit(snapshot(1), *tiny_.model);
+      store.commit(content(1), *tiny_.model);
       RefusingFiles files(n, error);
       bool failed = false;
       {
         const WithFileSystem faulty(files);
         try {
-          store.commit(snapshot(2), *tiny_.model);
+          store.commit(content(2), *tiny_.model);
         } catch (const Error& e) {
           failed = true;
           EXPECT_NE(std::string(e.what()).find("checkpoint-2 was not saved"), std::string::npos);
@@ -88,7 +89,7 @@ TEST_F(StorageTest, EveryCallOfACommitRefused) {
       }
       EXPECT_EQ(damaged, "");
       // The next interval tries again and succeeds; nothing half-made stays behind.
-      store.commit(snapshot(3), *tiny_.model);
+      store.commit(content(3), *tiny_.model);
       store.sweep();
       expect_state(*store.newest([](const std::string&) {}), 3);
       for (const auto& entry : fs::directory_iterator(place))
@@ -117,7 +118,7 @@ TEST_F(StorageTest, PowerCuts) {
       const WithFileSystem faulty(disk);
       const CheckpointStore store(place / "run" / "checkpoints");
       for (int64_t step = 1; step <= 4; ++step) {
-        store.commit(snapshot(step), *tiny_.model);
+        store.commit(content(step), *tiny_.model);
         acknowledged = step;
         store.retain(2, 0, "", false);
       }
@@ -147,8 +148,8 @@ TEST_F(StorageTest, PowerCuts) {
 
 TEST_F(StorageTest, BitFlipsAndTruncationsAreNoticed) {
   const CheckpointStore store(folder_);
-  store.commit(snapshot(1), *tiny_.model);
-  store.commit(snapshot(2), *tiny_.model);
+  store.commit(content(1), *tiny_.model);
+  store.commit(content(2), *tiny_.model);
   const fs::path victim = folder_ / "checkpoint-2";
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(victim)) files.push_back(entry.path());
@@ -203,7 +204,7 @@ TEST_F(StorageTest, RetentionKeepsTheNewestAndTheBest) {
   const CheckpointStore store(folder_);
   const std::map<int64_t, double> loss = {{1, 3.0}, {2, 1.0}, {3, 2.0}, {4, 1.5}, {5, 2.5}};
   for (const auto& [step, value] : loss) {
-    Snapshot s = snapshot(step);
+    CheckpointContent s = content(step);
     s.manifest.metric_name = "eval/loss";
     s.manifest.metric = value;
     store.commit(s, *tiny_.model);
@@ -220,8 +221,8 @@ TEST_F(StorageTest, RetentionKeepsTheNewestAndTheBest) {
 
 TEST_F(StorageTest, SweepTidiesUpAfterADeadWriter) {
   const CheckpointStore store(folder_);
-  store.commit(snapshot(1), *tiny_.model);
-  store.commit(snapshot(2), *tiny_.model);
+  store.commit(content(1), *tiny_.model);
+  store.commit(content(2), *tiny_.model);
   // Died while staging 3, removing an old one, and replacing 2.
   fs::create_directories(folder_ / ".tmp-3");
   fs::create_directories(folder_ / ".del-checkpoint-0");

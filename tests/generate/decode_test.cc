@@ -38,7 +38,8 @@ const Shapes kShapes[] = {
 
 // Ten times the usual width: attention that is far from uniform.
 std::vector<float> wide_values(const Parameter& p, size_t index) {
-  auto values = initial_values(p, index, 3);
+  std::vector<float> values(static_cast<size_t>(p.shape.numel()));
+  initial_values(p, index, 3, 0, values);
   if (p.init == Parameter::Init::normal)
     for (float& v : values) v *= 10;
   return values;

@@ -40,7 +40,8 @@ TEST_P(Family, NamesAreUniqueInsideAndOutside) {
 TEST_P(Family, WeightsComeBackFromTheirLayoutOutside) {
   size_t index = 0;
   for (const Parameter& p : tiny.model->parameters()) {
-    const auto values = initial_values(p, index++, 1);
+    std::vector<float> values(static_cast<size_t>(p.shape.numel()));
+    initial_values(p, index++, 1, 0, values);
     const auto tensors = to_external(p, values);
     EXPECT_EQ(values, from_external(p, [&](const std::string& name) {
                 for (const NamedTensor& t : tensors)
