@@ -11,6 +11,8 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -320,48 +322,70 @@ void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, con
   if (done.call) done.call(done.context, {i0, i1, j0, j1, c, s.n});
 }
 
-GemmTiling packed_tiling(const GemmShape& s, int64_t workers) {
-  if (s.m == 0 || s.n == 0) return {};
-  // Copying a number costs about as much as so many multiplications: out of columns, out of rows.
-  const double left = s.ta ? 6 : 2, right = s.tb ? 10 : 5;
-  // Handing out a task, and a row of a tile with what is done to it afterwards, in multiplications.
-  constexpr double kTask = 1e5, kRow = 4e3;
-  const auto m = static_cast<double>(s.m), n = static_cast<double>(s.n);
+namespace {
+
+// About equal tiles: the cheapest by a model of what a task costs, in multiplications.
+GemmTiling cheapest_tiling(const GemmShape& s, int64_t workers) {
+  // Copying a number out of rows or columns; where vectors are wider, multiplying is cheaper.
+  const bool wide = best_isa() == Isa::avx512;
+  const double left = wide ? (s.ta ? 12 : 4) : (s.ta ? 6 : 2),
+               right = wide ? (s.tb ? 30 : 20) : (s.tb ? 10 : 5);
+  // Handing out a task; a row of a tile with what is done to it afterwards; a number of B that is
+  // read again for every block of rows.
+  constexpr double kTask = 1e5, kRow = 4e3, kAgain = 4;
+  constexpr int64_t kColumnUnit = 32;
+  const int64_t least_across = pieces(s.n, kPackedColumns),
+                most_tasks = std::max(least_across, 16 * workers);
   GemmTiling best;
   double best_cost = 1e300;
-  for (int64_t rows = std::max<int64_t>(1, s.m);;
-       rows = pieces(rows / 2, kPackedRows) * kPackedRows) {
-    for (const int64_t columns :
-         std::initializer_list<int64_t>{kPackedColumns, 256, 192, 128, 96, 64, 32}) {
-      const auto down = std::ceil(m / static_cast<double>(rows)),
-                 across = std::ceil(n / static_cast<double>(columns)), tasks = down * across;
-      const double copied = 1 + left * across / n + right * down / m;
-      // The last tasks leave threads idle; by half a task more where they are not equally fast.
-      const auto width = static_cast<double>(workers);
-      const double idle =
-          workers == 1 ? 1 : std::ceil(tasks / width) * width / tasks + 0.3 * width / tasks;
-      const double cost =
-          (m * n * static_cast<double>(s.k) * copied + m * across * kRow) * idle + kTask * tasks;
-      if (cost < best_cost) {
-        best_cost = cost;
-        best = {rows, columns};
-      }
+  auto consider = [&](int64_t rows, int64_t columns) {
+    const int64_t tasks = pieces(s.m, rows) * pieces(s.n, columns);
+    const auto r = static_cast<double>(rows), c = static_cast<double>(columns),
+               blocks = static_cast<double>(pieces(rows, kPackedRows));
+    const double task =
+        (r * c + left * r + (right + kAgain * blocks) * c) * static_cast<double>(s.k) + r * kRow +
+        kTask;
+    // The last round leaves threads idle, and they are not equally fast.
+    const double rounds = workers == 1 ? static_cast<double>(tasks)
+                                       : static_cast<double>(pieces(tasks, workers)) + 0.3;
+    if (rounds * task < best_cost) {
+      best_cost = rounds * task;
+      best = {rows, columns};
     }
-    if (rows <= 2 * kPackedRows) return best;
-  }
+  };
+  for (int64_t across = least_across; across <= std::min(most_tasks, pieces(s.n, kColumnUnit));
+       ++across)
+    for (int64_t down = 1; down * across <= most_tasks && down <= s.m; ++down)
+      for (const int64_t unit : {kPackedRows, int64_t{6}})  // whole blocks, whole bands
+        consider(std::min(s.m, pieces(pieces(s.m, down), unit) * unit),
+                 pieces(pieces(s.n, across), kColumnUnit) * kColumnUnit);
+  return best;
+}
+
+}  // namespace
+
+GemmTiling packed_tiling(const GemmShape& s, int64_t workers) {
+  if (s.m == 0 || s.n == 0) return {};
+  static thread_local std::map<std::pair<GemmShape, int64_t>, GemmTiling> known;
+  const auto [at, fresh] = known.try_emplace({s, workers});
+  if (fresh) at->second = cheapest_tiling(s, workers);
+  return at->second;
 }
 
 void gemm_warm_up() {
   constexpr int64_t kSize = 384;
   const std::vector<float> a(static_cast<size_t>(kSize * kSize), 0.5f);
   std::vector<float> c(static_cast<size_t>(threads()) * a.size());
-  for (const bool ta : {false, true})
-    for (const bool tb : {false, true})
-      parallel_tasks(4 * threads(), [&](int64_t) {
-        const GemmShape s{kSize, kSize, kSize, ta, tb};
-        gemm_tile(s, {}, a.data(), a.data(),
-                  c.data() + static_cast<size_t>(thread_index()) * a.size(), 0, 0, kSize, 0, kSize);
-      });
+  std::atomic<int> arrived = 0;
+  const int all = parallel_width();
+  parallel_tasks(all, [&](int64_t task) {
+    ++arrived;
+    while (arrived < all) std::this_thread::yield();  // so that every thread has one
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        gemm_tile({kSize, kSize, kSize, ta, tb}, {}, a.data(), a.data(),
+                  c.data() + static_cast<size_t>(task) * a.size(), 0, 0, kSize, 0, kSize);
+  });
 }
 
 double measure_sgemm_ceiling() {
