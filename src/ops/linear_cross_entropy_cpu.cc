@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kChunkBytes = 16 << 20, kMinRows = 512;
 constexpr int64_t kStrip = 384;  // columns of logits that are made, and turned, at a time
 // The gradient of x is summed over the vocabulary: slabs of it give shares that are added in order.
-constexpr int64_t kSlabs = 32;
+// Fewer than kFewSlabs do not keep many threads busy.
+constexpr int64_t kSlabs = 32, kFewSlabs = 16;
 
 struct Sizes {
   explicit Sizes(const OpSite& site)
@@ -30,7 +31,8 @@ struct Sizes {
   }
   int64_t logits() const { return rows * V; }
   int64_t stats() const { return 2 * rows * strips; }
-  int64_t shares() const { return gradients && slabs > 1 ? slabs * rows * D : 0; }
+  bool few() const { return slabs < kFewSlabs; }
+  int64_t shares() const { return gradients && !few() ? slabs * rows * D : 0; }
 
   int64_t N, D, V;
   bool gradients;
@@ -92,13 +94,22 @@ struct Head : Sizes {
 
   // Logits of rows [begin, begin + R), and lse and loss of each.
   void forward(int64_t begin, int64_t R) const {
-    parallel_tasks(strips, [&](int64_t strip) {
-      const int64_t v = strip * kStrip, n = std::min(kStrip, V - v);
-      multiply({R, n, D, x + begin * D, D, false, w + v * D, D, true, z + v, V, false});
-      for (int64_t i = 0; i < R; ++i)
+    // Rows are cut only where there are too few strips for the threads: each cut copies W again.
+    const int64_t cuts = std::min(pieces(2 * parallel_width(), strips), pieces(R, kPackedRows)),
+                  cut = pieces(pieces(R, cuts), kPackedRows) * kPackedRows;
+    parallel_tasks(strips * cuts, [&](int64_t task) {
+      const int64_t strip = task / cuts, v = strip * kStrip, n = std::min(kStrip, V - v);
+      const int64_t i0 = std::min(R, task % cuts * cut), i1 = std::min(R, i0 + cut);
+      multiply({i1 - i0, n, D, x + (begin + i0) * D, D, false, w + v * D, D, true, z + i0 * V + v,
+                V, false});
+      for (int64_t i = i0; i < i1; ++i)
         strip_stats(z + i * V + v, n, tops + i * strips + strip, sums + i * strips + strip);
     });
-    for (int64_t i = 0; i < R; ++i) {
+    parallel_ranges(R, 64, [&](int64_t i0, int64_t i1) { finish_rows(begin, i0, i1); });
+  }
+
+  void finish_rows(int64_t begin, int64_t i0, int64_t i1) const {
+    for (int64_t i = i0; i < i1; ++i) {
       if (ignored(begin + i)) {
         losses[begin + i] = 0;
         continue;
@@ -171,10 +182,10 @@ void run(const Call& c) {
     const int64_t R = std::min(head.rows, head.N - begin);
     head.forward(begin, R);
     if (!head.gradients) continue;
-    if (head.slabs > 1)
-      head.backward(begin, R);
-    else
+    if (head.few())
       head.backward_of_few(begin, R);
+    else
+      head.backward(begin, R);
   }
   if (head.gradients && head.N == 0) std::fill_n(head.dw, head.V * head.D, 0.0f);
   double loss = 0;

@@ -165,6 +165,7 @@ class Loop {
         if (!evaluate()) return false;
       if (state_.sampled_step < step && s_.sample_length > 0 &&
           length_.due(s_.sample_every, step)) {
+        const BetweenSteps pause(*this);
         state_.sampled_step = step;
         const std::string text = sample();
         observer_.sampled(step, text);
@@ -394,7 +395,26 @@ class Loop {
     epoch_ledger_ = owner_times();
   }
 
+  // What happens while it lives is no part of the steps that the next log line tells about.
+  class BetweenSteps {
+   public:
+    explicit BetweenSteps(Loop& loop) : loop_(loop), begin_(now_ns()), times_(loop.owner_times()) {}
+    ~BetweenSteps() {
+      const OwnerTimes now = loop_.owner_times();
+      for (size_t i = 0; i < kOwners; ++i) loop_.window_ledger_[i] += now[i] - times_[i];
+      loop_.window_ns_ += now_ns() - begin_;
+    }
+    BetweenSteps(const BetweenSteps&) = delete;
+    BetweenSteps& operator=(const BetweenSteps&) = delete;
+
+   private:
+    Loop& loop_;
+    int64_t begin_;
+    OwnerTimes times_;
+  };
+
   bool evaluate() {
+    const BetweenSteps pause(*this);
     const int64_t begin = now_ns();
     std::optional<double> loss;
     {
@@ -429,8 +449,6 @@ class Loop {
       line["eval/runtime_s"] = seconds_since(begin);
       run_->metrics("eval", state_.step, line);
     }
-    window_ns_ = now_ns();
-    window_ledger_ = owner_times();
     return true;
   }
 

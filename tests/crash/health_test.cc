@@ -425,5 +425,32 @@ TEST_F(HealthTest, CheckpointsHoldTheStateOfTheirStepOnASlowDisk) {
   }
 }
 
+TEST_F(HealthTest, LogLinesTellAllTheTimeOfTheirSteps) {
+  const TextData data = text();
+  Settings s = settings();
+  s.log_interval = 4;
+  s.eval_every = {{3}};
+  s.sample_length = 2;
+  s.sample_every = {{5}};
+  const Made made(s, data);
+  const Programs programs = make_programs(*made.model, s, {s.batch_size, s.max_length}, backend_);
+  struct Watcher : TrainObserver {
+    double seconds = 0;
+    int64_t last = 0;
+    void step(const StepReport& r) override {
+      seconds += r.step_seconds * static_cast<double>(r.step - last);
+      last = r.step;
+    }
+  } watcher;
+  const TrainResult result = train(*made.model, s, data, backend_, programs, nullptr, watcher);
+  EXPECT_EQ(watcher.last, s.max_steps);
+  int64_t updates = 0;
+  for (const Owner owner : {Owner::forward, Owner::backward, Owner::optimizer})
+    updates += result.ledger.ns(owner);
+  EXPECT_GE(watcher.seconds, static_cast<double>(updates) * 1e-9);
+  EXPECT_LE(watcher.seconds,
+            result.seconds - static_cast<double>(result.ledger.ns(Owner::eval)) * 1e-9);
+}
+
 }  // namespace
 }  // namespace millrace
