@@ -356,9 +356,8 @@ GemmTiling cheapest_tiling(const GemmShape& s, int64_t workers) {
   for (int64_t across = least_across; across <= std::min(most_tasks, pieces(s.n, kColumnUnit));
        ++across)
     for (int64_t down = 1; down * across <= most_tasks && down <= s.m; ++down)
-      for (const int64_t unit : {kPackedRows, int64_t{6}})  // whole blocks, whole bands
-        consider(std::min(s.m, pieces(pieces(s.m, down), unit) * unit),
-                 pieces(pieces(s.n, across), kColumnUnit) * kColumnUnit);
+      for (const int64_t unit : {kPackedRows, kPackedBand})
+        consider(std::min(s.m, piece_size(s.m, down, unit)), piece_size(s.n, across, kColumnUnit));
   return best;
 }
 

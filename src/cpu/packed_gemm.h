@@ -7,8 +7,9 @@
 
 namespace millrace::cpu {
 
-// The size of a block that is computed in one go: whole multiples of it waste nothing.
-constexpr int64_t kPackedRows = 48, kPackedColumns = 384;
+// The size of a block that is computed in one go: whole multiples of it waste nothing. A band is
+// the rows that are held in registers.
+constexpr int64_t kPackedRows = 48, kPackedColumns = 384, kPackedBand = 6;
 
 // A part of a product: rows [i0, i1) and columns [j0, j1).
 struct ProductBlock {

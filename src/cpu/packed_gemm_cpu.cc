@@ -13,7 +13,7 @@ namespace {
 // rows that they find room there also when they lie a power of two apart.
 constexpr int64_t kDepth = 384, kRows = kPackedRows, kColumns = kPackedColumns;
 constexpr int64_t kPanel = 2 * kLanes;
-static_assert(kRows % kTileRows == 0 && kColumns % kPanel == 0);
+static_assert(kRows % kTileRows == 0 && kColumns % kPanel == 0 && kTileRows == kPackedBand);
 
 struct Buffers {
   alignas(64) float left[kRows * kDepth];
@@ -128,11 +128,10 @@ void multiply(const PackedProduct& p) {
         const bool hand_over = p.done.call && k + depth == p.k;
         float* to = hand_over ? own.block : p.c + i * p.c_stride + j;
         const int64_t to_stride = hand_over ? kColumns : p.c_stride;
-        const int64_t next = i + kRows, next_rows = std::min(kRows, p.m - next),
+        const int64_t next = std::min(p.m, i + kRows), next_rows = std::min(kRows, p.m - next),
                       tiles = pieces(columns, kPanel) * pieces(rows, kTileRows);
         LinesAhead ahead =
-            p.ta ? LinesAhead(p.a + k * p.a_stride + next, p.a_stride, next_rows > 0 ? depth : 0,
-                              next_rows, tiles)
+            p.ta ? LinesAhead(p.a + k * p.a_stride + next, p.a_stride, depth, next_rows, tiles)
                  : LinesAhead(p.a + next * p.a_stride + k, p.a_stride, next_rows, depth, tiles);
         for (int64_t jj = 0; jj < columns; jj += kPanel)
           for (int64_t ii = 0; ii < rows; ii += kTileRows) {

@@ -39,6 +39,10 @@ void parallel_tasks(int64_t tasks, const F& f) {
 
 // How many pieces of `size` cover n.
 inline int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
+// The size of a piece when n is cut into so many, about equal: whole units.
+inline int64_t piece_size(int64_t n, int64_t count, int64_t unit) {
+  return pieces(pieces(n, count), unit) * unit;
+}
 
 // Runs f(begin, end) over [0, n) in pieces of `grain`, each a task.
 template <typename F>

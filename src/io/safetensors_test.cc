@@ -347,6 +347,7 @@ TEST_F(SafetensorsTest, RefusesToWriteWhereItCannot) {
   } catch (const Error& error) {
     EXPECT_NE(error.fields().what.find("UTF-8"), std::string::npos);
   }
+  EXPECT_EQ(fs::file_size(folder_ / "b"), 0u);  // refused before the first byte
 }
 
 TEST(SafetensorsDeathTest, WriterChecksItsCaller) {

@@ -95,11 +95,11 @@ struct Head : Sizes {
   // Logits of rows [begin, begin + R), and lse and loss of each.
   void forward(int64_t begin, int64_t R) const {
     // Rows are cut only where there are too few strips for the threads: each cut copies W again.
-    const int64_t cuts = std::min(pieces(2 * parallel_width(), strips), pieces(R, kPackedRows)),
-                  cut = pieces(pieces(R, cuts), kPackedRows) * kPackedRows;
+    const int64_t cut = piece_size(R, pieces(2 * parallel_width(), strips), kPackedRows),
+                  cuts = pieces(R, cut);
     parallel_tasks(strips * cuts, [&](int64_t task) {
       const int64_t strip = task / cuts, v = strip * kStrip, n = std::min(kStrip, V - v);
-      const int64_t i0 = std::min(R, task % cuts * cut), i1 = std::min(R, i0 + cut);
+      const int64_t i0 = task % cuts * cut, i1 = std::min(R, i0 + cut);
       multiply({i1 - i0, n, D, x + (begin + i0) * D, D, false, w + v * D, D, true, z + i0 * V + v,
                 V, false});
       for (int64_t i = i0; i < i1; ++i)

@@ -2,7 +2,6 @@
 // Four accumulators, each over its quarter of the row, hide the latency of an addition; the order
 // of additions depends on the length alone.
 #pragma once
-#include <bit>
 #include <cmath>
 #include <cstdint>
 

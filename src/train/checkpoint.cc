@@ -301,7 +301,7 @@ BackgroundSaver::BackgroundSaver(Save save, Done done)
     : save_(std::move(save)), done_(std::move(done)), thread_([this] { work(); }) {}
 
 BackgroundSaver::~BackgroundSaver() {
-  wait_for_not(Phase::reading, Phase::flushing);
+  wait_while({Phase::reading, Phase::flushing});
   enter(Phase::ending);
   thread_.join();
 }
@@ -314,7 +314,7 @@ void BackgroundSaver::start(CheckpointContent content) {
   enter(Phase::reading);
 }
 
-void BackgroundSaver::wait_until_read() { wait_for_not(Phase::reading, Phase::reading); }
+void BackgroundSaver::wait_until_read() { wait_while({Phase::reading}); }
 
 void BackgroundSaver::poll() {
   if (phase_ != Phase::finished) return;
@@ -323,7 +323,7 @@ void BackgroundSaver::poll() {
 }
 
 void BackgroundSaver::wait() {
-  wait_for_not(Phase::reading, Phase::flushing);
+  wait_while({Phase::reading, Phase::flushing});
   poll();
 }
 
@@ -335,9 +335,10 @@ void BackgroundSaver::enter(Phase phase) {
   changed_.notify_all();
 }
 
-void BackgroundSaver::wait_for_not(Phase a, Phase b) {
+void BackgroundSaver::wait_while(std::initializer_list<Phase> phases) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return phase_ != a && phase_ != b; });
+  changed_.wait(lock,
+                [&] { return std::find(phases.begin(), phases.end(), phase_) == phases.end(); });
 }
 
 void BackgroundSaver::work() {

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -109,7 +110,7 @@ class BackgroundSaver {
   enum class Phase { idle, reading, flushing, finished, ending };
   void work();
   void enter(Phase phase);
-  void wait_for_not(Phase a, Phase b);
+  void wait_while(std::initializer_list<Phase> phases);
 
   Save save_;
   Done done_;
