@@ -328,8 +328,8 @@ namespace {
 GemmTiling cheapest_tiling(const GemmShape& s, int64_t workers) {
   // Copying a number out of rows or columns; where vectors are wider, multiplying is cheaper.
   const bool wide = best_isa() == Isa::avx512;
-  const double left = wide ? (s.ta ? 12 : 4) : (s.ta ? 6 : 2),
-               right = wide ? (s.tb ? 30 : 20) : (s.tb ? 10 : 5);
+  const double left = wide ? (s.ta ? 34 : 16) : (s.ta ? 6 : 2),
+               right = wide ? (s.tb ? 42 : 20) : (s.tb ? 10 : 5);
   // Handing out a task; a row of a tile with what is done to it afterwards; a number of B that is
   // read again for every block of rows.
   constexpr double kTask = 1e5, kRow = 4e3, kAgain = 4;
@@ -345,9 +345,9 @@ GemmTiling cheapest_tiling(const GemmShape& s, int64_t workers) {
     const double task =
         (r * c + left * r + (right + kAgain * blocks) * c) * static_cast<double>(s.k) + r * kRow +
         kTask;
-    // The last round leaves threads idle, and they are not equally fast.
-    const double rounds = workers == 1 ? static_cast<double>(tasks)
-                                       : static_cast<double>(pieces(tasks, workers)) + 0.3;
+    // The last round leaves threads idle, and they are not equally fast: the slowest of many less so.
+    const double uneven = workers == 1 ? 0 : workers <= 4 ? 0.3 : 0.8,
+                 rounds = static_cast<double>(pieces(tasks, workers)) + uneven;
     if (rounds * task < best_cost) {
       best_cost = rounds * task;
       best = {rows, columns};
@@ -392,22 +392,23 @@ double measure_sgemm_ceiling() {
   for (const int64_t size : {768, 1536}) {
     const GemmShape s{size, size, size};
     std::vector<float> a(static_cast<size_t>(size * size), 0.5f), b(a), c(a);
-    for (const GemmTiling& tile : kTilings) {
+    auto try_out = [&](const auto& product) {
       for (int i = 0; i < 4; ++i) {
         const int64_t start = now_ns();
-        gemm(s, {GemmEntry::sgemm, tile}, a.data(), b.data(), c.data());
+        product();
         best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds_since(start));
       }
-    }
+    };
+    try_out([&] { gemm(s, {}, a.data(), b.data(), c.data()); });
+    for (const GemmTiling& tile : kTilings)
+      try_out([&] { gemm(s, {GemmEntry::sgemm, tile}, a.data(), b.data(), c.data()); });
     // oneDNN's own threading on the whole product: the ceiling must not be one we made ourselves.
     omp_set_num_threads(threads());
-    for (int i = 0; i < 4; ++i) {
-      const int64_t start = now_ns();
+    try_out([&] {
       check_dnnl(dnnl_sgemm('N', 'N', size, size, size, 1.0f, a.data(), size, b.data(), size, 0.0f,
                             c.data(), size),
                  "sgemm");
-      best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds_since(start));
-    }
+    });
     omp_set_num_threads(1);
   }
   return best;

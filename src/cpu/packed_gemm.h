@@ -7,9 +7,9 @@
 
 namespace millrace::cpu {
 
-// The size of a block that is computed in one go: whole multiples of it waste nothing. A band is
-// the rows that are held in registers.
-constexpr int64_t kPackedRows = 48, kPackedColumns = 384, kPackedBand = 6;
+// The size of a block that is computed in one go: whole multiples of it waste nothing. Whole bands
+// of rows fill the registers of every instruction set.
+constexpr int64_t kPackedRows = 48, kPackedColumns = 384, kPackedBand = 12;
 
 // A part of a product: rows [i0, i1) and columns [j0, j1).
 struct ProductBlock {

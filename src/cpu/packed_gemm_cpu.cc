@@ -11,9 +11,9 @@ namespace {
 // A panel of B [kDepth, kPanel] stays in the first-level cache while the bands of A pass by; a
 // block of A [kRows, kDepth] stays in the second-level cache while the panels of B pass by. So few
 // rows that they find room there also when they lie a power of two apart.
-constexpr int64_t kDepth = 384, kRows = kPackedRows, kColumns = kPackedColumns;
-constexpr int64_t kPanel = 2 * kLanes;
-static_assert(kRows % kTileRows == 0 && kColumns % kPanel == 0 && kTileRows == kPackedBand);
+constexpr int64_t kRows = kPackedRows, kColumns = kPackedColumns;
+constexpr int64_t kPanel = 2 * kLanes, kDepth = kLanes == 16 ? 256 : 384;
+static_assert(kRows % kTileRows == 0 && kColumns % kPanel == 0 && kPackedBand % kTileRows == 0);
 
 struct Buffers {
   alignas(64) float left[kRows * kDepth];

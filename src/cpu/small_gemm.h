@@ -1,6 +1,7 @@
 // Products of matrices that already sit in cache, for kernels that fuse a product with what stands
-// around it. Register tiles of 6 rows by 2 vectors: 12 independent sums hide the latency of two FMA
-// units. Everything is in namespace MR_ISA: each instruction set gets its own copy.
+// around it. Register tiles of kTileRows by 2 vectors: independent sums hide the latency of two FMA
+// units, and the more rows, the fewer vectors of the right operand are read for each. Everything is
+// in namespace MR_ISA: each instruction set gets its own copy.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -10,13 +11,12 @@
 namespace millrace::cpu::MR_ISA {
 
 #if defined(__AVX512F__)
-constexpr int64_t kLanes = 16;
+constexpr int64_t kLanes = 16, kTileRows = 12;  // of 32 registers
 #else
-constexpr int64_t kLanes = 8;
+constexpr int64_t kLanes = 8, kTileRows = 6;  // of 16 registers
 #endif
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), may_alias));
 typedef float Octet __attribute__((vector_size(8 * sizeof(float)), may_alias));
-constexpr int64_t kTileRows = 6;
 
 inline int64_t padded(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
@@ -51,7 +51,7 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_stride, const flo
                       int64_t b_stride, const float* c, int64_t c_stride, float* to,
                       int64_t to_stride) {
   Lanes sum[M][N];
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n)
@@ -61,14 +61,14 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_stride, const flo
     Lanes right[N];
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n) right[n] = load<Lanes>(b + k * b_stride + n * kLanes);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int m = 0; m < M; ++m) {
       const float left = kLeft == Left::rows ? a[m * a_stride + k] : a[k * a_stride + m];
 #pragma GCC unroll 2
       for (int n = 0; n < N; ++n) sum[m][n] += left * right[n];
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n) store(to + m * to_stride + n * kLanes, sum[m][n]);
