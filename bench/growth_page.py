@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """docs/COST_GROWTH.md and its picture, from the newest results of `bench/run cpu-growth`.
 
-  bench/growth_page.py bench/results/cpu-growth-MACHINE.json
+  bench/growth_page.py bench/results/cpu-growth-MACHINE.json GB/S
+
+GB/S is what the machine moves, as the accounts of the same race tell for AdamW.
 """
 import json
 import math
@@ -36,8 +38,8 @@ def chart(rows, axis, left):
            f'<text x="{left + 160}" y="262" text-anchor="middle">{AXES[axis].split(" (")[0]}</text>']
     for x in xs:
         out.append(f'<text x="{px(x):.1f}" y="245" text-anchor="middle" font-size="9">{x:,}</text>')
-    for exponent in range(math.ceil(low), math.floor(high) + 1):
-        for factor in (1, 2, 5):
+    for exponent in range(math.floor(low), math.ceil(high)):
+        for factor in (1, 2, 5) if high - low > 1 else range(1, 10):
             y = factor * 10**exponent
             if low <= math.log10(y) <= high:
                 out.append(f'<line x1="{left + 50}" x2="{left + 270}" y1="{py(y):.1f}" y2="{py(y):.1f}" stroke="#eee"/>')
@@ -77,6 +79,39 @@ def table(rows, axis):
     return "\n".join(out)
 
 
+WHY = {
+    "T": """A pair of tokens costs attention the same whatever T is, and a token sees T/2 others on average: the FLOPs of attention grow with T, all
+others stay. The bytes stay too, since scores never leave the cache. So the step grows by attention alone; over long sequences it runs at nearly the
+rate of the products, over short ones it is slower (exponentials, tiles of which causality leaves a part) but a small share of the step.""",
+    "V": """Only the loss head and the embedding's update grow: 6 x 256 FLOPs for each word and token, and 48 bytes for each of the 256 weights of a
+word (weight, gradient and moments, read and written). Millrace makes logits in pieces that are used while they are in cache; PyTorch writes all of them
+and their gradient: 1,024 x 100,000 of them are 410 MB each, which `torch.compile` reads fewer times than eager.""",
+    "L": """Every layer adds the same FLOPs and bytes, so the lines are straight; what a step costs without layers is the loss head and the embedding.""",
+}
+
+
+def growth(rows, axis, rate):
+    """What the last row costs more than the first, as a rate: that of what was added."""
+    def of(how):
+        found = [r for r in rows if r["how"] == how and r["workload"].startswith(axis + "-")]
+        return (found[0], found[-1]) if len(found) > 1 else None
+
+    first, last = of("millrace")
+    flops, moved = last["flops"] - first["flops"], last["bytes"] - first["bytes"]
+    rates = []
+    for how in COLOURS:
+        if pair := of(how):
+            ms = pair[1]["ms"] - pair[0]["ms"]
+            rates.append(f"{how} {ms:,.0f} ms more ({flops / ms / 1e6:.0f} GFLOP/s)")
+    return (f"From the first row to the last: {flops / 1e9:.1f} GFLOP and {moved / 1e9:.2f} GB more; {', '.join(rates)}. At {rate:g} GB/s, about what "
+            f"AdamW reaches here, all {last['bytes'] / 1e9:.2f} GB of the last row would take {last['bytes'] / rate / 1e6:.0f} of its {last['ms']:,.0f} ms: "
+            "FLOPs decide, not bytes.")
+
+
+def section(rows, axis, rate):
+    return "\n\n".join([table(rows, axis), WHY[axis], growth(rows, axis, rate)])
+
+
 def main():
     record = json.loads(pathlib.Path(sys.argv[1]).read_text())
     rows = record["rows"]
@@ -85,11 +120,11 @@ def main():
 
 Written by `bench/growth_page.py` from `{pathlib.Path(sys.argv[1]).name}`: {record["machine"]}, `{record["command"]}`, commit {record["commit"]},
 {record["date"]}, {record["peers"]}. Training steps in float32 (forward, backward, clipping, AdamW). "Least GB" counts what every node reads and writes
-once; "ceiling" is the sgemm rate measured in the same row.
+once; "ceiling" is the sgemm rate measured in the same row, and varies because the machine is shared.
 
 ![ms per step](cost_growth.svg)
 
-""" + "\n\n".join(table(rows, axis) for axis in AXES) + "\n"
+""" + "\n\n".join(section(rows, axis, float(sys.argv[2])) for axis in AXES) + "\n"
     (ROOT / "docs" / "COST_GROWTH.md").write_text(page)
 
 
