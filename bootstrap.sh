@@ -1,5 +1,6 @@
 # Shared by ./millrace and ./check: packages, configuration, build. Sourced, not run.
-packages=(g++ cmake ninja-build libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev)
+packages=(g++ cmake ninja-build libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev libpcre2-dev zlib1g-dev
+          libzstd-dev)
 test_packages=(libgtest-dev libbenchmark-dev)
 
 # Installs the Debian packages among "$@" that are missing, with one line about what and why.
@@ -49,7 +50,8 @@ build_in() {
 }
 
 build_program() {
-  # The packages are looked at only while there is no program: dpkg is slow to ask.
-  [ -x "$here/build/millrace" ] || install_packages "${packages[@]}"
+  # The packages are looked at only while there is no program, or one older than their list: dpkg is
+  # slow to ask.
+  [ "$here/build/millrace" -nt "$here/bootstrap.sh" ] || install_packages "${packages[@]}"
   build_in "$here/build" millrace -DCMAKE_BUILD_TYPE=Release
 }

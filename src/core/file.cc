@@ -290,6 +290,46 @@ void OutputFile::close() {
   }
 }
 
+InputFile::InputFile(const fs::path& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) fail("cannot open the file", path, errno);
+}
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+InputFile::InputFile(InputFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+int64_t InputFile::size() const { return status_of(fd_, path_).st_size; }
+
+size_t InputFile::read_some_at(int64_t offset, std::span<std::byte> out) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got =
+        pread(fd_, out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("cannot read the file", path_, errno);
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return done;
+}
+
+void InputFile::read_at(int64_t offset, std::span<std::byte> out) const {
+  const size_t got = read_some_at(offset, out);
+  if (got == out.size()) return;
+  throw Error({.what = "the file is shorter than it was",
+               .where = path_.string(),
+               .expected = fmt::format("{} bytes from {} on", out.size(), offset),
+               .got = fmt::format("{} bytes", got),
+               .remedy = "do not change data files while they are in use"});
+}
+
 MappedFile::MappedFile(const fs::path& path) {
   const ReadHandle file(path);
   const struct stat status = status_of(file.fd, path);

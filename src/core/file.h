@@ -65,6 +65,26 @@ class OutputFile {
   fs::path path_;
 };
 
+// An open file read at any place, by any number of threads. Unlike a mapped one it may become
+// shorter under us: that is an Error, not a signal; and what was read does not count as ours.
+class InputFile {
+ public:
+  explicit InputFile(const fs::path& path);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  int64_t size() const;  // now
+  // All of `out`, or Error.
+  void read_at(int64_t offset, std::span<std::byte> out) const;
+  // As much as there is, up to `out`.
+  size_t read_some_at(int64_t offset, std::span<std::byte> out) const;
+  const fs::path& path() const { return path_; }
+
+ private:
+  int fd_ = -1;
+  fs::path path_;
+};
+
 // A file mapped for reading. Empty files map to an empty span.
 class MappedFile {
  public:

@@ -145,25 +145,23 @@ int64_t parse_bytes(std::string_view text) {
   return static_cast<int64_t>(value);
 }
 
-size_t utf8_length(std::string_view text) {
-  auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : static_cast<unsigned char>(0);
+CodePoint code_point_at(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) -> char32_t {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
   };
-  auto follows = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    if (first == 0xE0 && byte(1) < 0xA0) return 0;
-    if (first == 0xED && byte(1) > 0x9F) return 0;
-    return follows(1) && follows(2) ? 3 : 0;
+  const char32_t first = byte(0);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xC2 || first > 0xF4) return {};
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  char32_t value = first & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {};
+    value = value << 6 | (byte(i) & 0x3F);
   }
-  if (first >= 0xF0 && first <= 0xF4) {
-    if (first == 0xF0 && byte(1) < 0x90) return 0;
-    if (first == 0xF4 && byte(1) > 0x8F) return 0;
-    return follows(1) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
+  if (value < kLeast[length] || value > kLastCodePoint || surrogate) return {};
+  return {value, length};
 }
 
 void append_utf8(char32_t c, std::string& out) {

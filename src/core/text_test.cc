@@ -183,15 +183,15 @@ TEST(TextTest, WantsColour) {
 }
 
 TEST(TextTest, Utf8Length) {
-  EXPECT_EQ(utf8_length("a"), 1u);
-  EXPECT_EQ(utf8_length("ü!"), 2u);
-  EXPECT_EQ(utf8_length("€"), 3u);
-  EXPECT_EQ(utf8_length("😀"), 4u);
-  EXPECT_EQ(utf8_length("\u00A0\xff"), 2u);
+  EXPECT_EQ(code_point_at("a", 0).bytes, 1u);
+  EXPECT_EQ(code_point_at("ü!", 0).bytes, 2u);
+  EXPECT_EQ(code_point_at("€", 0).bytes, 3u);
+  EXPECT_EQ(code_point_at("😀", 0).bytes, 4u);
+  EXPECT_EQ(code_point_at("\u00A0\xff", 0).bytes, 2u);
   for (const char* bad :
        {"\x80", "\xC1\x80", "\xC3", "\xC3z", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xE2\x82",
         "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xF0\x9F\x98", "\xFF"}) {
-    EXPECT_EQ(utf8_length(bad), 0u) << bad;
+    EXPECT_EQ(code_point_at(bad, 0).bytes, 0u) << bad;
   }
 }
 

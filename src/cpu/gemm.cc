@@ -345,8 +345,11 @@ GemmTiling cheapest_tiling(const GemmShape& s, int64_t workers) {
     const double task =
         (r * c + left * r + (right + kAgain * blocks) * c) * static_cast<double>(s.k) + r * kRow +
         kTask;
-    // The last round leaves threads idle, and they are not equally fast: the slowest of many less so.
-    const double uneven = workers == 1 ? 0 : workers <= 4 ? 0.3 : 0.8,
+    // The last round leaves threads idle, and they are not equally fast: the slowest of many less
+    // so.
+    const double uneven = workers == 1   ? 0
+                          : workers <= 4 ? 0.3
+                                         : 0.8,
                  rounds = static_cast<double>(pieces(tasks, workers)) + uneven;
     if (rounds * task < best_cost) {
       best_cost = rounds * task;

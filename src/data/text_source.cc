@@ -8,6 +8,8 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "data/grammar.h"
+#include "io/byte_stream.h"
+#include "io/quote.h"
 
 namespace millrace {
 namespace {
@@ -22,12 +24,19 @@ Error config_error(std::string what, std::string where, std::string expected, st
                 .remedy = std::move(remedy)});
 }
 
+constexpr size_t kPiece = 1 << 20;
+
+bool is_text_name(const fs::path& path) {
+  const fs::path last = path.extension();
+  return last == ".txt" || ((last == ".gz" || last == ".zst") && path.stem().extension() == ".txt");
+}
+
 std::vector<fs::path> text_files_in(const fs::path& folder, const std::string& key) {
   std::vector<fs::path> files;
   std::error_code fault;
   for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault)) {
     std::error_code ignored;  // a dangling link is not a text file
-    if (it->path().extension() == ".txt" && it->is_regular_file(ignored)) {
+    if (is_text_name(it->path()) && it->is_regular_file(ignored)) {
       files.push_back(it->path());
     }
   }
@@ -37,7 +46,7 @@ std::vector<fs::path> text_files_in(const fs::path& folder, const std::string& k
   }
   if (files.empty()) {
     throw config_error(fmt::format("no text in the folder {}", folder.string()), key,
-                       "at least one *.txt file", "none",
+                       "at least one file *.txt, *.txt.gz or *.txt.zst", "none",
                        "name the files themselves, or a pattern such as `folder/*`");
   }
   std::sort(files.begin(), files.end());
@@ -82,7 +91,7 @@ std::vector<fs::path> files_of(const std::string& path, const std::string& key) 
                      "check the spelling; a relative path starts at the current folder");
 }
 
-// The first `count` characters; a character is a token: a code point for `char`, a byte for `byte`.
+// The first `count` characters: bytes for `byte`, else code points.
 void truncate(TextSource& source, int64_t count, bool code_points) {
   size_t end = 0;
   while (end < source.text.size()) {
@@ -114,9 +123,19 @@ void check_options(const TextDataOptions& options, bool grammar) {
                        "at least 0 and below 1", fmt::format("{}", fraction),
                        "0.1 keeps a tenth of the text for validation");
   }
-  if (options.tokenizer != "char" && options.tokenizer != "byte") {
-    throw config_error("unknown tokenizer", "data.tokenizer", "`char` or `byte`",
-                       "`" + options.tokenizer + "`", "choose one of the two");
+  const std::string& tokenizer = options.tokenizer;
+  if (tokenizer != "char" && tokenizer != "byte" && !tokenizer.ends_with(".json")) {
+    const std::vector<std::string> known = {"char", "byte", "tokenizer.json"};
+    const std::string near = nearest(tokenizer, known);
+    throw config_error("unknown tokenizer", "data.tokenizer",
+                       "`char`, `byte` or the path of a tokenizer.json", quote(tokenizer),
+                       near.empty() ? "data.tokenizer=char" : "did you mean `" + near + "`?");
+  }
+  std::error_code fault;
+  if (tokenizer.ends_with(".json") && !fs::is_regular_file(tokenizer, fault)) {
+    throw config_error(fmt::format("cannot open `{}`", tokenizer), "data.tokenizer",
+                       "a tokenizer.json", fault ? fault.message() : "not a file",
+                       "check the spelling; a relative path starts at the current folder");
   }
   if (options.max_chars < 0) {
     throw config_error("bad data.max_chars", "data.max_chars", "0 (all) or more",
@@ -157,7 +176,12 @@ TextSource read_text_source(const std::vector<std::string>& paths, const std::st
     const size_t before = source.text.size();
     for (const fs::path& file : files_of(path, key)) {
       source.parts.push_back({file.string(), source.text.size()});
-      source.text += read_file(file);
+      const auto stream = open_byte_stream(file);
+      for (size_t size = source.text.size(), got = kPiece; got == kPiece; size += got) {
+        source.text.resize(size + kPiece);
+        got = stream->read(std::span(source.text).subspan(size));
+        source.text.resize(size + got);
+      }
     }
     if (source.text.size() == before) {
       throw config_error(fmt::format("{} is empty", path), key, "text", "0 bytes",
@@ -178,16 +202,18 @@ std::vector<int32_t> encode_text(const TextSource& source, const Tokenizer& toke
 TextData load_text_data(const TextDataOptions& options) {
   const bool grammar = options.train == std::vector<std::string>{kBuiltinGrammar};
   check_options(options, grammar);
-  const bool chars = options.tokenizer == "char";
+  const bool chars = options.tokenizer == "char", bytes = options.tokenizer == "byte";
   const double fraction = options.validation_fraction;
 
   TextSource source = grammar ? grammar_source(options.seed, options.grammar_chars, 0)
                               : read_text_source(options.train, "data.train");
-  if (options.max_chars > 0) truncate(source, options.max_chars, chars);
+  if (options.max_chars > 0) truncate(source, options.max_chars, !bytes);
 
   TextData data;
-  if (!chars) {
+  if (bytes) {
     data.tokenizer = make_byte_tokenizer();
+  } else if (!chars) {
+    data.tokenizer = tokenizer_from_json(read_file(options.tokenizer), options.tokenizer);
   } else if (grammar) {
     data.tokenizer = make_char_tokenizer(grammar_alphabet(), kBuiltinGrammar);
   } else {
@@ -196,7 +222,7 @@ TextData load_text_data(const TextDataOptions& options) {
   }
   data.train = encode_text(source, *data.tokenizer);
   if (grammar) {
-    data.entropy_per_token = grammar_entropy_per_char();
+    if (chars || bytes) data.entropy_per_token = grammar_entropy_per_char();
     const auto count = static_cast<int64_t>(fraction * static_cast<double>(options.grammar_chars));
     data.validation = encode_text(grammar_source(options.seed, count, 1), *data.tokenizer);
   } else if (!options.validation.empty()) {

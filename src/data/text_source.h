@@ -24,7 +24,8 @@ struct TextSource {
 };
 
 // Each path is a file, a folder (its *.txt files) or a pattern (* ? []); files of a folder or a
-// pattern come sorted by name. `key` is the config key the paths were given under, for messages.
+// pattern come sorted by name, and what is packed by gzip or Zstandard is unpacked. `key` is the
+// config key the paths were given under, for messages.
 TextSource read_text_source(const std::vector<std::string>& paths, const std::string& key);
 
 // An Error in the text names the file and the line it stands in.
@@ -34,7 +35,7 @@ struct TextDataOptions {
   std::vector<std::string> train = {};       // or {kBuiltinGrammar}
   std::vector<std::string> validation = {};  // empty: see validation_fraction
   double validation_fraction = 0.1;   // cut from the end of the training text; 0: no validation
-  std::string tokenizer = "char";     // or "byte"
+  std::string tokenizer = "char";     // or "byte", or the path of a tokenizer.json
   int64_t max_chars = 0;              // of the training text, before the cut; 0: all of it
   int64_t grammar_chars = 3'000'000;  // training text that the grammar writes
   uint64_t seed = 0;                  // of the grammar

@@ -55,6 +55,20 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+TEST_F(TextSourceTest, PackedFiles) {
+  const unsigned char packed[] = {0x1F, 0x8B, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00,
+                                  0x02, 0x03, 0x4B, 0x4F, 0x4D, 0x55, 0x00, 0x00,
+                                  0x47, 0xA6, 0x4D, 0xEA, 0x04, 0x00, 0x00, 0x00};
+  const std::string_view bytes(reinterpret_cast<const char*>(packed), sizeof packed);
+  file("a.txt", "ay ");
+  file("b.txt.gz", bytes);
+  file("c.gz", bytes);  // not a text by its name, but it may be given
+  EXPECT_EQ(read({folder_.string()}), "ay gee ");
+  EXPECT_EQ(read({path("c.gz")}), "gee ");
+  file("b.txt.gz", bytes.substr(0, bytes.size() - 3));
+  EXPECT_TRUE(has(error_of([&] { read({folder_.string()}); }).where, "b.txt.gz"));
+}
+
 TEST_F(TextSourceTest, FileFolderPatternAndList) {
   file("b.txt", "bee ");
   file("a.txt", "ay ");
@@ -219,6 +233,17 @@ TEST(TextData, Grammar) {
     EXPECT_EQ(train.find(validation.substr(0, validation.find('\n'))), std::string::npos);
     EXPECT_EQ(data.entropy_per_token, grammar_entropy_per_char());
   }
+}
+
+TEST(TextData, TokenizerOfItsOwn) {
+  EXPECT_EQ(error_of([] {
+              load_text_data({.train = {kBuiltinGrammar}, .tokenizer = "nowhere.json"});
+            }).where,
+            "data.tokenizer");
+  const ErrorFields unknown =
+      error_of([] { load_text_data({.train = {kBuiltinGrammar}, .tokenizer = "chars"}); });
+  EXPECT_EQ(unknown.where, "data.tokenizer");
+  EXPECT_EQ(unknown.remedy, "did you mean `char`?");
 }
 
 TEST(TextData, GrammarVocabularyDoesNotDependOnTheDraw) {

@@ -8,38 +8,14 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "data/byte_bpe.h"
 #include "io/quote.h"
 
 namespace millrace {
 namespace {
 
-constexpr char32_t kLastCodePoint = 0x10FFFF;
-// A vocabulary of all code points, each written as two escapes, takes 13 MB.
-constexpr int64_t kMaxTokenizerBytes = int64_t{16} << 20;
-
-struct CodePoint {
-  char32_t value = 0;
-  size_t bytes = 0;  // 0: the bytes are not UTF-8
-};
-
-CodePoint code_point_at(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) -> char32_t {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
-  };
-  const char32_t first = byte(0);
-  if (first < 0x80) return {first, 1};
-  if (first < 0xC2 || first > 0xF4) return {};
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  char32_t value = first & (0x7Fu >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {};
-    value = value << 6 | (byte(i) & 0x3F);
-  }
-  constexpr std::array<char32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-  if (value < kLeast[length] || value > kLastCodePoint || surrogate) return {};
-  return {value, length};
-}
+// The largest published ones take 30 MB.
+constexpr int64_t kMaxTokenizerBytes = int64_t{64} << 20;
 
 // file:line:column (byte offset), the column counted in characters.
 std::string place(const std::string& source_name, std::string_view text, size_t at) {
@@ -84,14 +60,6 @@ std::string show(char32_t c) {
   return text + "`";
 }
 
-void check_id(int32_t id, int64_t vocab_size) {
-  if (id >= 0 && id < vocab_size) return;
-  throw Error({.what = "token id outside the vocabulary",
-               .expected = fmt::format("0 to {}", vocab_size - 1),
-               .got = std::to_string(id),
-               .remedy = "use the tokenizer that the model was trained with"});
-}
-
 class ByteTokenizer : public Tokenizer {
  public:
   std::string name() const override { return "byte"; }
@@ -103,7 +71,7 @@ class ByteTokenizer : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
     for (const int32_t id : ids) {
-      check_id(id, vocab_size());
+      check_token_id(id, vocab_size());
       text += static_cast<char>(static_cast<uint8_t>(id));
     }
     return text;
@@ -138,7 +106,7 @@ class CharTokenizer : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
     for (const int32_t id : ids) {
-      check_id(id, vocab_size());
+      check_token_id(id, vocab_size());
       append_utf8(vocabulary_[static_cast<size_t>(id)], text);
     }
     return text;
@@ -171,6 +139,14 @@ class CharTokenizer : public Tokenizer {
 };
 
 }  // namespace
+
+void check_token_id(int32_t id, int64_t vocab_size) {
+  if (id >= 0 && id < vocab_size) return;
+  throw Error({.what = "token id outside the vocabulary",
+               .expected = fmt::format("0 to {}", vocab_size - 1),
+               .got = std::to_string(id),
+               .remedy = "use the tokenizer that the model was trained with"});
+}
 
 void check_utf8(std::string_view text, const std::string& source_name) {
   for_each_code_point(text, source_name, [](char32_t, size_t) {});
@@ -230,6 +206,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
     throw refuse("JSON", "a number that is too large");
   }
   if (!root.is_object()) throw refuse("an object", root.type_name());
+  if (root.contains("model")) return make_byte_bpe_tokenizer(json, source_name);
   const auto type = root.find("type");
   if (type == root.end() || !type->is_string()) {
     throw refuse("a string `type`", type == root.end() ? "none" : type->type_name());

@@ -1,5 +1,6 @@
 // Tokenizers: text to token ids and back. `byte` has the 256 bytes as its vocabulary and takes
-// anything; `char` has the characters (Unicode code points) of its training text.
+// anything; `char` has the characters (Unicode code points) of its training text; byte-level BPE
+// comes from a tokenizer.json (byte_bpe.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -28,10 +29,11 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 // The vocabulary is the sorted code points of the text. Error when it is not UTF-8.
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view training_text,
                                                const std::string& source_name);
-// Reads what to_json() wrote; takes nothing on trust.
+// Reads what to_json() wrote, or a tokenizer.json of Hugging Face; takes nothing on trust.
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                                                const std::string& source_name);
 
+void check_token_id(int32_t id, int64_t vocab_size);
 // Error with file, line, column and byte offset at the first byte that is not strict UTF-8
 // (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
 void check_utf8(std::string_view text, const std::string& source_name);

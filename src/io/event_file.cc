@@ -78,7 +78,7 @@ std::string session_start() { return bytes_field(7, integer_field(1, 1)); }
 std::string utf8_text(std::string_view text) {
   std::string result;
   while (!text.empty()) {
-    const size_t length = utf8_length(text);
+    const size_t length = code_point_at(text, 0).bytes;
     if (length == 0) {
       result += "\xEF\xBF\xBD";
     } else {

@@ -11,7 +11,7 @@ namespace millrace {
 inline std::string printable(std::string_view text, size_t longest = 80) {
   std::string result;
   while (!text.empty() && result.size() < longest) {
-    const size_t length = std::max<size_t>(utf8_length(text), 1);
+    const size_t length = std::max<size_t>(code_point_at(text, 0).bytes, 1);
     const std::string_view sign = text.substr(0, length);
     const auto byte = static_cast<unsigned char>(text[0]);
     // Bytes that are not UTF-8, and both blocks of control characters.

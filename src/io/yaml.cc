@@ -101,7 +101,7 @@ class Builder : public YAML::EventHandler {
   void check_escapes(const YAML::Mark& mark, std::string_view value) const {
     size_t at = 0;
     for (size_t length = 1; at < value.size() && value[at] != '\0' && length > 0; at += length) {
-      length = utf8_length(value.substr(at));
+      length = code_point_at(value, at).bytes;
     }
     if (at == value.size()) return;
     fail(mark, "an escape stands for what is not text", "UTF-8 without zero bytes",
@@ -177,7 +177,7 @@ size_t clean_text_length(std::string_view text) {
   while (at < text.size()) {
     const auto byte = static_cast<unsigned char>(text[at]);
     if (byte == 0x7F || (byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t')) break;
-    const size_t length = utf8_length(text.substr(at));
+    const size_t length = code_point_at(text, at).bytes;
     if (length == 0) break;
     at += length;
   }

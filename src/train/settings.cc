@@ -17,14 +17,16 @@ void Settings::declare(Schema& s) {
 
   s.choice("model.type", &model_type, model_families()).help("Model family.");
 
-  s.text_list("data.train", &train_data).help("Text files, folders, globs, or builtin:grammar.");
+  s.text_list("data.train", &train_data).help("Text files (plain, .gz, .zst), folders, globs, or builtin:grammar.");
   s.text_list("data.validation", &validation_data)
       .help("The same for validation; empty: cut from the end of the training text.");
   s.number("data.validation_fraction", &validation_fraction)
       .above(0)
       .below(1)
       .help("Share of the training text kept for validation when data.validation is empty.");
-  s.choice("data.tokenizer", &tokenizer, {"char", "byte"}).help("What a token is.");
+  s.text("data.tokenizer", &tokenizer)
+      .help("What a token is: `char`, `byte`, or the path of a tokenizer.json of Hugging Face "
+            "(byte-level BPE: GPT-2, Llama 3).");
   s.integer("data.max_chars", &max_chars)
       .min(0)
       .help("Use so many characters of the training text at most; 0: all.");

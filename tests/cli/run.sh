@@ -162,6 +162,10 @@ echo short >short.txt
 refused "text shorter than one window" 2 'data.train' 'at least 17 tokens' 'got:      6 tokens' 'training.max_length=' -- train good.yaml data.train=short.txt
 printf 'line one is fine\nbut here \xff\xfe it is not\n' >latin.txt
 refused "invalid UTF-8 with the character tokenizer" 2 'latin.txt:2:10' 'expected: UTF-8' 'FF FE' 'data.tokenizer=byte' -- train good.yaml data.train=latin.txt
+refused "unknown tokenizer" 2 'data.tokenizer' '`char`, `byte` or the path' '`bite`' 'did you mean `byte`' -- train good.yaml data.tokenizer=bite
+refused "missing tokenizer file" 2 'data.tokenizer' 'nowhere.json' 'expected:' 'got:' 'remedy:' -- train good.yaml data.tokenizer=nowhere.json
+echo '{"model": {"type": "Unigram"}}' >unigram.json
+refused "tokenizer file of another kind" 2 'unigram.json: model.type' '`Unigram`' 'expected:' 'remedy:' -- train good.yaml data.tokenizer=unigram.json
 refused "unknown sub-command" 2 'trian' -- trian good.yaml
 refused "unknown flag" 2 '--memroy' -- plan good.yaml --memroy 1GiB
 refused "bad --memory" 2 'command line: --memory lots' 'expected:' 'got:      lots' 'remedy:' -- plan good.yaml --memory lots

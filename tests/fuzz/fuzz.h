@@ -58,6 +58,8 @@ std::vector<Example> yaml_examples();
 std::vector<Example> command_examples();
 std::vector<Example> tokenizer_json_examples();
 std::vector<Example> utf8_examples();
+std::vector<Example> byte_bpe_examples();
+std::vector<Example> csv_examples();
 std::vector<Example> manifest_examples();
 std::vector<Example> trainer_state_examples();
 std::vector<Example> model_config_examples();

@@ -1,0 +1,24 @@
+// How byte-level BPE cuts text into words before it merges: the expressions of GPT-2 and of
+// Llama 3, scanned by hand, and any other one by PCRE2. A byte that is not UTF-8 counts as a sign
+// that is neither letter, number nor space.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+class WordSplitter {
+ public:
+  virtual ~WordSplitter() = default;
+  // The end of the word that begins at `at` < text.size(); the text's end counts as one.
+  virtual size_t word_end(std::string_view text, size_t at) const = 0;
+};
+
+std::unique_ptr<WordSplitter> make_gpt2_splitter();
+// The expression as tokenizer.json writes it. Error with `where` when it is none.
+std::unique_ptr<WordSplitter> make_splitter(const std::string& expression,
+                                            const std::string& where);
+
+}  // namespace millrace

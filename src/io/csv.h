@@ -1,0 +1,47 @@
+// Comma- or tab-separated records (RFC 4180): fields may be quoted, a quoted one may hold
+// separators, line ends and doubled quotes. Read in pieces: a piece of a file is cut where a record
+// ends, and its records are then taken apart, by another thread if one likes.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace millrace {
+
+// Where a piece of a file stands, for messages.
+struct TextPlace {
+  std::string file;
+  int64_t line = 1;  // of its first byte, from 1
+  int64_t byte = 0;  // of the file, from 0
+};
+
+class CsvRecords {
+ public:
+  // `text` begins at a record; `place` says where that is.
+  CsvRecords(std::string_view text, char separator, TextPlace place)
+      : text_(text), separator_(separator), place_(std::move(place)) {}
+
+  // The next record, or false behind the last one. Empty lines are passed over. Error with file,
+  // line and byte when a quote is not closed or something follows one that is; reading can then go
+  // on behind the line.
+  bool next(std::vector<std::string>& fields);
+
+  // Of the record that was read last.
+  int64_t line() const { return record_line_; }
+  int64_t byte() const { return record_byte_; }
+  const std::string& file() const { return place_.file; }
+
+ private:
+  std::string_view text_;
+  char separator_;
+  TextPlace place_;
+  size_t at_ = 0;
+  int64_t record_line_ = 0, record_byte_ = 0;
+};
+
+// How much of `text`, which begins at a record, are whole records: behind the last line end outside
+// of quotes. 0: none.
+size_t whole_csv_records(std::string_view text, char separator);
+
+}  // namespace millrace
