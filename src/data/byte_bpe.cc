@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::json;
 using bpe::AddedTokens, bpe::Merges, bpe::Words, bpe::kNoRank;
 
-constexpr int64_t kMaxVocabulary = 1 << 24;
+constexpr size_t kMostUnusedIds = 1 << 16;
 
 // --- the file
 
@@ -74,9 +74,13 @@ class File {
     if (!value.is_boolean()) throw refuse(key, "true or false", show(value));
     return value.get<bool>();
   }
+  // Ids may leave gaps, but tables are as long as the largest one.
   int32_t id(const Json& value, const std::string& key) const {
-    if (!value.is_number_integer() || value < 0 || value >= kMaxVocabulary)
-      throw refuse(key, fmt::format("an id from 0 to {}", kMaxVocabulary - 1), show(value));
+    const Json& model = get(root_, "model");
+    const size_t most =
+        get(model, "vocab").size() + get(root_, "added_tokens").size() + kMostUnusedIds;
+    if (!value.is_number_integer() || value < 0 || value >= most)
+      throw refuse(key, fmt::format("an id from 0 to {}", most - 1), show(value));
     return value.get<int32_t>();
   }
   static std::string show(const Json& value) {
@@ -240,7 +244,7 @@ class ByteBpeTokenizer : public Tokenizer {
     size_t total = 0;
     for (size_t id = 0; id < tokens_.size(); ++id) total += mergeable[id] ? tokens_[id].size() : 0;
     word_bytes_.reserve(total);  // the table looks into it
-    words_ = Words(tokens_.size());
+    words_ = Words(vocabulary.size());
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (!mergeable[id]) continue;
       const size_t begin = word_bytes_.size();

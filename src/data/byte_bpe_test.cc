@@ -186,6 +186,9 @@ TEST(ByteBpeTest, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(message(changed("/model/vocab/!", 34)).find("id 34 twice"), std::string::npos);
   EXPECT_NE(message(changed("/model/vocab/!", -1)).find("an id from 0"), std::string::npos);
   EXPECT_NE(message(changed("/model/vocab/!", 1e9)).find("an id from 0"), std::string::npos);
+  EXPECT_EQ(message(changed("/added_tokens/0/id", 60000)), "accepted");
+  EXPECT_NE(message(changed("/added_tokens/0/id", 1 << 20)).find("an id from 0"),
+            std::string::npos);
   EXPECT_NE(message(changed("/model/merges/0", "h x y")).find("model.merges[0]"),
             std::string::npos);
   EXPECT_NE(message(changed("/model/merges/0", "h x")).find("model.merges[0]"), std::string::npos);
