@@ -256,7 +256,7 @@ Verdict run_byte_bpe(std::string_view bytes) {
     const auto root = nlohmann::json::parse(bytes);
     const std::string dumped = root.dump(-1, ' ', true);
     if (dumped.find("strip\":true") == dumped.npos &&
-        dumped.find("add_prefix_space\":false") != dumped.npos)
+        dumped.find("\"add_prefix_space\":false") != dumped.npos)
       require(tokenizer->decode(ids) == text, "decode(encode(text)) is another text");
   });
 }
