@@ -74,15 +74,11 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> words(argv + 1, argv + argc);
     if (words.size() == 3 && words[1] == "ids") {
-      millrace::print_ids(
-          *millrace::tokenizer_from_json(millrace::read_file(words[0], 1 << 30), words[0]),
-          words[2]);
+      millrace::print_ids(*millrace::read_tokenizer(words[0]), words[2]);
       return 0;
     }
     if (words.size() == 4 && words[1] == "time")
-      millrace::time_passes(
-          *millrace::tokenizer_from_json(millrace::read_file(words[0], 1 << 30), words[0]),
-          words[2], std::stoi(words[3]));
+      millrace::time_passes(*millrace::read_tokenizer(words[0]), words[2], std::stoi(words[3]));
     std::fputs("usage: millrace_tokenize TOKENIZER.json (ids STRINGS | time TEXT THREADS)\n",
                stderr);
     return 2;

@@ -34,7 +34,7 @@ std::unique_ptr<Model> load_model_config(const fs::path& folder) {
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
   const fs::path file = folder / "tokenizer.json";
   try {
-    return tokenizer_from_json(read_file(file), file.string());
+    return read_tokenizer(file);
   } catch (const Error& e) {
     ErrorFields fields = e.fields();
     fields.code = ErrorCode::config;

@@ -94,17 +94,6 @@ std::string remedy_for(int error) {
                .remedy = "check that this is the file you meant"});
 }
 
-// Closes on the way out; reading needs no word from close().
-struct ReadHandle {
-  int fd;
-  explicit ReadHandle(const fs::path& path) : fd(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd < 0) fail("cannot open the file", path, errno);
-  }
-  ~ReadHandle() { ::close(fd); }
-  ReadHandle(const ReadHandle&) = delete;
-  ReadHandle& operator=(const ReadHandle&) = delete;
-};
-
 struct stat status_of(int fd, const fs::path& path) {
   struct stat status;
   if (fstat(fd, &status) != 0) fail("cannot read the file", path, errno);
@@ -115,8 +104,8 @@ struct stat status_of(int fd, const fs::path& path) {
 }  // namespace
 
 std::string read_file(const fs::path& path, int64_t limit) {
-  const ReadHandle file(path);
-  const struct stat status = status_of(file.fd, path);
+  const InputFile file(path);
+  const struct stat status = status_of(file.fd(), path);
   if (status.st_size > limit) fail_on_size(path, limit);
 
   // The size is a hint: pipes and /proc report 0, and a file may grow while it is read.
@@ -126,7 +115,7 @@ std::string read_file(const fs::path& path, int64_t limit) {
     bytes.resize(static_cast<size_t>(status.st_size) + 1);
     while (true) {
       if (used == bytes.size()) bytes.resize(used + std::max<size_t>(used, 4096));
-      const ssize_t got = read(file.fd, bytes.data() + used, bytes.size() - used);
+      const ssize_t got = read(file.fd(), bytes.data() + used, bytes.size() - used);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail("cannot read the file", path, errno);
       if (got == 0) break;
@@ -331,8 +320,8 @@ void InputFile::read_at(int64_t offset, std::span<std::byte> out) const {
 }
 
 MappedFile::MappedFile(const fs::path& path) {
-  const ReadHandle file(path);
-  const struct stat status = status_of(file.fd, path);
+  const InputFile file(path);
+  const struct stat status = status_of(file.fd(), path);
   if (!S_ISREG(status.st_mode)) {
     throw Error({.code = ErrorCode::failure,
                  .what = "cannot map the file",
@@ -343,7 +332,7 @@ MappedFile::MappedFile(const fs::path& path) {
   }
   size_ = static_cast<size_t>(status.st_size);
   if (size_ == 0) return;  // mmap refuses an empty range
-  void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd(), 0);
   if (data == MAP_FAILED) fail("cannot map the file", path, errno);
   data_ = static_cast<const std::byte*>(data);
 }

@@ -79,6 +79,7 @@ class InputFile {
   // As much as there is, up to `out`.
   size_t read_some_at(int64_t offset, std::span<std::byte> out) const;
   const fs::path& path() const { return path_; }
+  int fd() const { return fd_; }
 
  private:
   int fd_ = -1;

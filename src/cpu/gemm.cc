@@ -405,7 +405,7 @@ double measure_sgemm_ceiling() {
     try_out([&] { gemm(s, {}, a.data(), b.data(), c.data()); });
     for (const GemmTiling& tile : kTilings)
       try_out([&] { gemm(s, {GemmEntry::sgemm, tile}, a.data(), b.data(), c.data()); });
-    // oneDNN's own threading on the whole product: the ceiling must not be one we made ourselves.
+    // oneDNN's own threading on the whole product: the ceiling must not be ours alone.
     omp_set_num_threads(threads());
     try_out([&] {
       check_dnnl(dnnl_sgemm('N', 'N', size, size, size, 1.0f, a.data(), size, b.data(), size, 0.0f,

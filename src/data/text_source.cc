@@ -24,8 +24,6 @@ Error config_error(std::string what, std::string where, std::string expected, st
                 .remedy = std::move(remedy)});
 }
 
-constexpr size_t kPiece = 1 << 20;
-
 bool is_text_name(const fs::path& path) {
   const fs::path last = path.extension();
   return last == ".txt" || ((last == ".gz" || last == ".zst") && path.stem().extension() == ".txt");
@@ -176,12 +174,7 @@ TextSource read_text_source(const std::vector<std::string>& paths, const std::st
     const size_t before = source.text.size();
     for (const fs::path& file : files_of(path, key)) {
       source.parts.push_back({file.string(), source.text.size()});
-      const auto stream = open_byte_stream(file);
-      for (size_t size = source.text.size(), got = kPiece; got == kPiece; size += got) {
-        source.text.resize(size + kPiece);
-        got = stream->read(std::span(source.text).subspan(size));
-        source.text.resize(size + got);
-      }
+      append_unpacked_file(file, source.text);
     }
     if (source.text.size() == before) {
       throw config_error(fmt::format("{} is empty", path), key, "text", "0 bytes",
@@ -213,7 +206,7 @@ TextData load_text_data(const TextDataOptions& options) {
   if (bytes) {
     data.tokenizer = make_byte_tokenizer();
   } else if (!chars) {
-    data.tokenizer = tokenizer_from_json(read_file(options.tokenizer), options.tokenizer);
+    data.tokenizer = read_tokenizer(options.tokenizer);
   } else if (grammar) {
     data.tokenizer = make_char_tokenizer(grammar_alphabet(), kBuiltinGrammar);
   } else {

@@ -1,10 +1,8 @@
 #include "data/token_store.h"
 
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -53,7 +51,6 @@ struct TokenStoreWriter::Blocks {
     if (block.empty()) return;
     sums.push_back(XXH3_64bits(block.data(), block.size()));
     file.write(block);
-    written += static_cast<int64_t>(block.size());
     block.clear();
   }
   void close() {
@@ -64,7 +61,6 @@ struct TokenStoreWriter::Blocks {
   OutputFile file;
   std::string block;
   std::vector<uint64_t> sums;
-  int64_t written = 0;
 };
 
 TokenStoreWriter::TokenStoreWriter(const fs::path& folder, std::string key, int64_t vocab_size)
@@ -82,8 +78,11 @@ TokenStoreWriter::TokenStoreWriter(const fs::path& folder, std::string key, int6
 TokenStoreWriter::~TokenStoreWriter() {
   tokens_.reset();
   records_.reset();
-  std::error_code ignored;
-  if (!staging_.empty()) fs::remove_all(staging_, ignored);
+  try {
+    if (!staging_.empty()) remove_folder(staging_);
+  } catch (const Error&) {
+    // The next writer removes it.
+  }
 }
 
 void TokenStoreWriter::add(std::span<const int32_t> tokens) {

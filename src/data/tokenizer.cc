@@ -1,7 +1,6 @@
 #include "data/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,6 +8,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "data/byte_bpe.h"
+#include "data/code_point_table.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -83,14 +83,8 @@ class CharTokenizer : public Tokenizer {
  public:
   // Strictly increasing code points.
   explicit CharTokenizer(std::vector<char32_t> vocabulary) : vocabulary_(std::move(vocabulary)) {
-    for (size_t i = 0; i < vocabulary_.size(); ++i) {
-      uint16_t& page = page_of_[vocabulary_[i] / kPage];
-      if (page == 0) {
-        page = static_cast<uint16_t>(ids_.size() / kPage);
-        ids_.resize(ids_.size() + kPage, -1);
-      }
-      ids_[page * kPage + vocabulary_[i] % kPage] = static_cast<int32_t>(i);
-    }
+    for (size_t i = 0; i < vocabulary_.size(); ++i)
+      ids_.set(vocabulary_[i], static_cast<int32_t>(i));
   }
   std::string name() const override { return "char"; }
   int64_t vocab_size() const override { return static_cast<int64_t>(vocabulary_.size()); }
@@ -98,7 +92,7 @@ class CharTokenizer : public Tokenizer {
   void encode(std::string_view text, const std::string& source_name,
               std::vector<int32_t>& out) const override {
     for_each_code_point(text, source_name, [&](char32_t c, size_t at) {
-      const int32_t id = ids_[page_of_[c / kPage] * kPage + c % kPage];
+      const int32_t id = ids_.get(c);
       if (id < 0) unknown(c, text, source_name, at);
       out.push_back(id);
     });
@@ -131,11 +125,7 @@ class CharTokenizer : public Tokenizer {
   }
 
   std::vector<char32_t> vocabulary_;
-  // Ids by code point, -1 for those not in the vocabulary, in pages of which only those in use are
-  // kept; page 0 is the empty one.
-  static constexpr size_t kPage = 256;
-  std::array<uint16_t, kLastCodePoint / kPage + 1> page_of_{};
-  std::vector<int32_t> ids_ = std::vector<int32_t>(kPage, -1);
+  CodePointTable<int32_t> ids_{-1};
 };
 
 }  // namespace
@@ -231,6 +221,10 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                       });
   if (vocabulary.empty()) throw refuse("at least one character in `vocabulary`", "none");
   return std::make_unique<CharTokenizer>(std::move(vocabulary));
+}
+
+std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file) {
+  return tokenizer_from_json(read_file(file, kMaxTokenizerBytes), file.string());
 }
 
 }  // namespace millrace

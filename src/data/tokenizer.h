@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/file.h"
+
 namespace millrace {
 
 class Tokenizer {
@@ -32,6 +34,7 @@ std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view training_text,
 // Reads what to_json() wrote, or a tokenizer.json of Hugging Face; takes nothing on trust.
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                                                const std::string& source_name);
+std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file);
 
 void check_token_id(int32_t id, int64_t vocab_size);
 // Error with file, line, column and byte offset at the first byte that is not strict UTF-8

@@ -1,7 +1,6 @@
 #include "data/unicode_class.h"
 
-#include <array>
-#include <vector>
+#include "data/code_point_table.h"
 
 namespace millrace {
 namespace {
@@ -28,43 +27,25 @@ constexpr Range kSpaces[] = {{0x09, 0x0D},     {0x20, 0x20},     {0x85, 0x85},  
                              {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
                              {0x205F, 0x205F}, {0x3000, 0x3000}};
 
-// A byte per code point, in pages of which equal ones would be few: those without any class share
-// page 0.
-class Table {
- public:
-  Table() {
-    fill(kLetters, UnicodeClass::letter);
-    fill(kNumbers, UnicodeClass::number);
-    fill(kSpaces, UnicodeClass::space);
-  }
-  UnicodeClass at(char32_t c) const {
-    return c <= kLast ? classes_[page_of_[c / kPage] * kPage + c % kPage] : UnicodeClass::other;
-  }
+template <size_t kCount>
+void fill(CodePointTable<UnicodeClass>& table, const Range (&ranges)[kCount], UnicodeClass value) {
+  for (const Range& range : ranges)
+    for (uint32_t c = range.first; c <= range.last; ++c) table.set(c, value);
+}
 
- private:
-  template <size_t kCount>
-  void fill(const Range (&ranges)[kCount], UnicodeClass value) {
-    for (const Range& range : ranges)
-      for (uint32_t c = range.first; c <= range.last; ++c) {
-        uint16_t& page = page_of_[c / kPage];
-        if (page == 0) {
-          page = static_cast<uint16_t>(classes_.size() / kPage);
-          classes_.resize(classes_.size() + kPage, UnicodeClass::other);
-        }
-        classes_[page * kPage + c % kPage] = value;
-      }
-  }
-
-  static constexpr uint32_t kLast = 0x10FFFF, kPage = 256;
-  std::array<uint16_t, kLast / kPage + 1> page_of_{};
-  std::vector<UnicodeClass> classes_ = std::vector<UnicodeClass>(kPage, UnicodeClass::other);
-};
+CodePointTable<UnicodeClass> make_table() {
+  CodePointTable<UnicodeClass> table(UnicodeClass::other);
+  fill(table, kLetters, UnicodeClass::letter);
+  fill(table, kNumbers, UnicodeClass::number);
+  fill(table, kSpaces, UnicodeClass::space);
+  return table;
+}
 
 }  // namespace
 
 UnicodeClass unicode_class(char32_t code_point) {
-  static const Table table;
-  return table.at(code_point);
+  static const CodePointTable<UnicodeClass> table = make_table();
+  return table.get(code_point);
 }
 
 }  // namespace millrace

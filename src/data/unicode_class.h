@@ -8,6 +8,6 @@ namespace millrace {
 
 enum class UnicodeClass : uint8_t { other, letter, number, space };
 
-UnicodeClass unicode_class(char32_t code_point);
+UnicodeClass unicode_class(char32_t code_point);  // up to kLastCodePoint
 
 }  // namespace millrace

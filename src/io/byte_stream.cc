@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <vector>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace millrace {
 namespace {
@@ -134,6 +136,24 @@ std::unique_ptr<ByteStream> open_byte_stream(const fs::path& path) {
   if (first == std::array<unsigned char, 4>{0x28, 0xB5, 0x2F, 0xFD})
     return std::make_unique<ZstdStream>(std::move(file));
   return std::make_unique<PlainStream>(std::move(file));
+}
+
+void append_unpacked_file(const fs::path& path, std::string& to) {
+  constexpr size_t kPiece = 1 << 20;
+  const auto stream = open_byte_stream(path);
+  try {
+    for (size_t size = to.size(), got = kPiece; got == kPiece; size += got) {
+      to.resize(size + kPiece);
+      got = stream->read(std::span(to).subspan(size));
+      to.resize(size + got);
+    }
+  } catch (const std::bad_alloc&) {
+    throw Error({.what = "the file does not fit into memory",
+                 .where = path.string(),
+                 .expected = "room for what is in it",
+                 .got = fmt::format("none behind {}", human_bytes(static_cast<int64_t>(to.size()))),
+                 .remedy = "use a part of it"});
+  }
 }
 
 }  // namespace millrace

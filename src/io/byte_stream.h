@@ -22,4 +22,7 @@ class ByteStream {
 
 std::unique_ptr<ByteStream> open_byte_stream(const fs::path& path);
 
+// All of it, behind what `to` holds. Error when it does not fit into memory.
+void append_unpacked_file(const fs::path& path, std::string& to);
+
 }  // namespace millrace
