@@ -25,7 +25,7 @@ void print_ids(const Tokenizer& tokenizer, const std::string& path) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const auto line = nlohmann::json::parse(text.substr(begin, end - begin)).get<std::string>();
     std::vector<int32_t> ids;
-    tokenizer.encode(line, path, ids);
+    tokenizer.encode(line, {path}, ids);
     if (tokenizer.decode(ids) != line) std::printf("not the same when decoded ");
     std::string out;
     for (const int32_t id : ids) out += fmt::format("{} ", id);
@@ -52,7 +52,7 @@ void print_ids(const Tokenizer& tokenizer, const std::string& path) {
       for (size_t first; (first = next.fetch_add(kPiece)) < lines.size();) {
         for (size_t i = first; i < std::min(first + kPiece, lines.size()); ++i) {
           ids.clear();
-          tokenizer.encode(lines[i], path, ids);
+          tokenizer.encode(lines[i], {path}, ids);
           tokens += static_cast<int64_t>(ids.size());
         }
       }

@@ -28,7 +28,7 @@ int eval_command(const EvalArguments& arguments) {
   const auto run = load_run(request);
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
   // The tokenizer is made from data.train: other data would give the model's ids other meanings.
-  if (load_tokenizer(folder)->to_json() != run->data.tokenizer->to_json())
+  if (load_tokenizer(folder)->file() != run->data.tokenizer->file())
     throw Error(
         {.code = ErrorCode::config,
          .what = "the data gives another vocabulary than the model was trained with",

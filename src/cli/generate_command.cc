@@ -69,7 +69,7 @@ int generate_command(const GenerateArguments& arguments) {
   if (arguments.prompt_ids.empty() || !arguments.ids) tokenizer = load_tokenizer(folder);
   std::vector<int32_t> prompt;
   if (arguments.prompt_ids.empty())
-    tokenizer->encode(arguments.prompt, "--prompt", prompt);
+    tokenizer->encode(arguments.prompt, {"--prompt"}, prompt);
   else
     prompt = parse_ids(arguments.prompt_ids, model->vocab_size());
   int64_t allowed = model->vocab_size();

@@ -13,7 +13,7 @@ std::string streamed(std::string_view text) {
   std::string all;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string piece = stream.add(text.substr(i, 1));
-    EXPECT_NO_THROW(check_utf8(piece, "piece")) << "after byte " << i;
+    EXPECT_NO_THROW(check_utf8(piece, {"piece"})) << "after byte " << i;
     all += piece;
   }
   return all + stream.finish();

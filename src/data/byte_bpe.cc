@@ -20,6 +20,8 @@
 namespace millrace {
 namespace {
 
+bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 using Json = nlohmann::json;
 using bpe::AddedTokens, bpe::Merges, bpe::Words, bpe::kNoRank;
 
@@ -162,14 +164,17 @@ class ByteBpeTokenizer : public Tokenizer {
     read_added_tokens(file);
     read_merges(file, File::get(model, "merges"));
     read_splitter(file);
+    if (!splitter_ || !splitter_->letters_end_at_space()) letters_end_at_space_ = false;
     itself_ = std::vector<std::atomic<uint8_t>>(tokens_.size());
   }
 
   std::string name() const override { return "byte-level BPE"; }
   int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
-  std::string to_json() const override { return json_; }
+  int32_t start_id() const override { return start_ >= 0 ? start_ : end_; }
+  int32_t end_id() const override { return end_; }
+  TokenizerFile file() const override { return {"tokenizer.json", json_}; }
 
-  void encode(std::string_view text, const std::string&, std::vector<int32_t>& out) const override {
+  void encode(std::string_view text, const TextPlace&, std::vector<int32_t>& out) const override {
     const Borrowed cache(*this);
     size_t at = 0;
     while (at < text.size()) {
@@ -191,6 +196,14 @@ class ByteBpeTokenizer : public Tokenizer {
       text += tokens_[static_cast<size_t>(id)];
     }
     return text;
+  }
+
+  // A word of letters ends before a space, and words are looked for from left to right.
+  size_t last_cut(std::string_view text) const override {
+    if (!letters_end_at_space_) return 0;
+    for (size_t at = text.size(); at-- > 1;)
+      if (text[at] == ' ' && is_ascii_letter(text[at - 1])) return at;
+    return 0;
   }
 
  private:
@@ -279,7 +292,14 @@ class ByteBpeTokenizer : public Tokenizer {
       else if (tokens_[at] != content)
         throw file.refuse(key, fmt::format("{}, which is token {}", quote(tokens_[at]), id),
                           quote(content));
-      added_.add(content, {id, file.flag(list[i], "lstrip"), file.flag(list[i], "rstrip")});
+      const bool rstrip = file.flag(list[i], "rstrip");
+      added_.add(content, {id, file.flag(list[i], "lstrip"), rstrip});
+      if (content.find(' ') != content.npos || (rstrip && is_ascii_letter(content.back())))
+        letters_end_at_space_ = false;
+      for (const char* name : {"<|begin_of_text|>", "<s>", "<bos>"})
+        if (content == name && start_ < 0) start_ = id;
+      for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"})
+        if (content == name && end_ < 0) end_ = id;
     }
   }
 
@@ -510,7 +530,8 @@ class ByteBpeTokenizer : public Tokenizer {
   AddedTokens added_;
   std::array<int32_t, 256> byte_ids_{};
   std::unique_ptr<WordSplitter> splitter_;  // null: the text is one word
-  bool whole_words_first_ = false, add_space_ = false;
+  bool whole_words_first_ = false, add_space_ = false, letters_end_at_space_ = true;
+  int32_t start_ = -1, end_ = -1;
   mutable std::vector<std::atomic<uint8_t>> itself_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<WordCache>> caches_;

@@ -187,7 +187,7 @@ TextSource read_text_source(const std::vector<std::string>& paths, const std::st
 std::vector<int32_t> encode_text(const TextSource& source, const Tokenizer& tokenizer) {
   std::vector<int32_t> tokens;
   for_each_part(source, [&](std::string_view text, const std::string& name) {
-    tokenizer.encode(text, name, tokens);
+    tokenizer.encode(text, {name}, tokens);
   });
   return tokens;
 }
@@ -208,10 +208,12 @@ TextData load_text_data(const TextDataOptions& options) {
   } else if (!chars) {
     data.tokenizer = read_tokenizer(options.tokenizer);
   } else if (grammar) {
-    data.tokenizer = make_char_tokenizer(grammar_alphabet(), kBuiltinGrammar);
+    data.tokenizer = make_char_tokenizer(grammar_alphabet(), {kBuiltinGrammar});
   } else {
-    for_each_part(source, check_utf8);  // here, so that the Error names the file
-    data.tokenizer = make_char_tokenizer(source.text, "data.train");
+    for_each_part(source, [](std::string_view text, const std::string& name) {
+      check_utf8(text, {name});  // here, so that the Error names the file
+    });
+    data.tokenizer = make_char_tokenizer(source.text, {"data.train"});
   }
   data.train = encode_text(source, *data.tokenizer);
   if (grammar) {

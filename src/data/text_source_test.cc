@@ -249,7 +249,7 @@ TEST(TextData, TokenizerOfItsOwn) {
 TEST(TextData, GrammarVocabularyDoesNotDependOnTheDraw) {
   const auto vocabulary = [](uint64_t seed, int64_t chars) {
     return load_text_data({.train = {kBuiltinGrammar}, .grammar_chars = chars, .seed = seed})
-        .tokenizer->to_json();
+        .tokenizer->file().bytes;
   };
   EXPECT_EQ(vocabulary(1, 100), vocabulary(2, 10'000));
 }

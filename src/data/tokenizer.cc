@@ -17,24 +17,14 @@ namespace {
 // The largest published ones take 30 MB.
 constexpr int64_t kMaxTokenizerBytes = int64_t{64} << 20;
 
-// file:line:column (byte offset), the column counted in characters.
-std::string place(const std::string& source_name, std::string_view text, size_t at) {
-  const std::string_view before = text.substr(0, at);
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-  const size_t line_start = before.rfind('\n') + 1;  // npos + 1 == 0
-  const auto column = 1 + std::count_if(before.begin() + static_cast<ptrdiff_t>(line_start),
-                                        before.end(), [](char c) { return (c & 0xC0) != 0x80; });
-  return fmt::format("{}:{}:{} (byte {})", source_name, line, column, at);
-}
-
-[[noreturn]] void not_utf8(std::string_view text, const std::string& source_name, size_t at) {
+[[noreturn]] void not_utf8(std::string_view text, const TextPlace& place, size_t at) {
   std::string bytes;
   for (const char c : text.substr(at, 4)) {
     bytes += fmt::format("{}{:02X}", bytes.empty() ? "" : " ", static_cast<unsigned char>(c));
   }
   throw Error({.code = ErrorCode::config,
                .what = "the text is not UTF-8",
-               .where = place(source_name, text, at),
+               .where = place.inside(text, at),
                .expected = "UTF-8, which the char tokenizer reads",
                .got = "bytes " + bytes,
                .remedy = "convert the text to UTF-8, or use data.tokenizer=byte"});
@@ -42,10 +32,10 @@ std::string place(const std::string& source_name, std::string_view text, size_t 
 
 // Calls use(code point, byte offset) for every character.
 template <typename Use>
-void for_each_code_point(std::string_view text, const std::string& source_name, Use use) {
+void for_each_code_point(std::string_view text, const TextPlace& place, Use use) {
   for (size_t at = 0; at < text.size();) {
     const CodePoint c = code_point_at(text, at);
-    if (c.bytes == 0) not_utf8(text, source_name, at);
+    if (c.bytes == 0) not_utf8(text, place, at);
     use(c.value, at);
     at += c.bytes;
   }
@@ -60,11 +50,16 @@ std::string show(char32_t c) {
   return text + "`";
 }
 
+constexpr const char* kOwnFile = "tokenizer.json";
+
 class ByteTokenizer : public Tokenizer {
  public:
+  explicit ByteTokenizer(bool with_end) : with_end_(with_end) {}
   std::string name() const override { return "byte"; }
-  int64_t vocab_size() const override { return 256; }
-  void encode(std::string_view text, const std::string&, std::vector<int32_t>& out) const override {
+  int64_t vocab_size() const override { return with_end_ ? 257 : 256; }
+  int32_t start_id() const override { return end_id(); }
+  int32_t end_id() const override { return with_end_ ? 256 : -1; }
+  void encode(std::string_view text, const TextPlace&, std::vector<int32_t>& out) const override {
     out.reserve(out.size() + text.size());
     for (const char c : text) out.push_back(static_cast<unsigned char>(c));
   }
@@ -72,28 +67,43 @@ class ByteTokenizer : public Tokenizer {
     std::string text;
     for (const int32_t id : ids) {
       check_token_id(id, vocab_size());
-      text += static_cast<char>(static_cast<uint8_t>(id));
+      if (id < 256) text += static_cast<char>(static_cast<uint8_t>(id));
     }
     return text;
   }
-  std::string to_json() const override { return nlohmann::json{{"type", "byte"}}.dump() + "\n"; }
+  size_t last_cut(std::string_view text) const override { return text.size(); }
+  TokenizerFile file() const override {
+    nlohmann::json json{{"type", "byte"}};
+    if (with_end_) json["end"] = true;
+    return {kOwnFile, json.dump() + "\n"};
+  }
+
+ private:
+  bool with_end_;
 };
 
 class CharTokenizer : public Tokenizer {
  public:
   // Strictly increasing code points.
-  explicit CharTokenizer(std::vector<char32_t> vocabulary) : vocabulary_(std::move(vocabulary)) {
+  CharTokenizer(std::vector<char32_t> vocabulary, bool with_end)
+      : vocabulary_(std::move(vocabulary)), with_end_(with_end) {
     for (size_t i = 0; i < vocabulary_.size(); ++i)
       ids_.set(vocabulary_[i], static_cast<int32_t>(i));
   }
   std::string name() const override { return "char"; }
-  int64_t vocab_size() const override { return static_cast<int64_t>(vocabulary_.size()); }
+  int64_t vocab_size() const override {
+    return static_cast<int64_t>(vocabulary_.size()) + (with_end_ ? 1 : 0);
+  }
+  int32_t start_id() const override { return end_id(); }
+  int32_t end_id() const override {
+    return with_end_ ? static_cast<int32_t>(vocabulary_.size()) : -1;
+  }
 
-  void encode(std::string_view text, const std::string& source_name,
+  void encode(std::string_view text, const TextPlace& place,
               std::vector<int32_t>& out) const override {
-    for_each_code_point(text, source_name, [&](char32_t c, size_t at) {
+    for_each_code_point(text, place, [&](char32_t c, size_t at) {
       const int32_t id = ids_.get(c);
-      if (id < 0) unknown(c, text, source_name, at);
+      if (id < 0) unknown(c, text, place, at);
       out.push_back(id);
     });
   }
@@ -101,22 +111,35 @@ class CharTokenizer : public Tokenizer {
     std::string text;
     for (const int32_t id : ids) {
       check_token_id(id, vocab_size());
-      append_utf8(vocabulary_[static_cast<size_t>(id)], text);
+      if (static_cast<size_t>(id) < vocabulary_.size())
+        append_utf8(vocabulary_[static_cast<size_t>(id)], text);
     }
     return text;
   }
-  std::string to_json() const override {
+  // Behind the last whole character.
+  size_t last_cut(std::string_view text) const override {
+    size_t at = text.size();
+    while (at > 0 && text.size() - at < 3 && (text[at - 1] & 0xC0) == 0x80) --at;
+    if (at == 0) return text.size();  // not UTF-8: encode() says so
+    const size_t lead = at - 1;
+    const auto byte = static_cast<unsigned char>(text[lead]);
+    const size_t wants = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    return text.size() - lead < wants ? lead : text.size();
+  }
+  TokenizerFile file() const override {
     std::string characters;
     for (const char32_t c : vocabulary_) append_utf8(c, characters);
-    return nlohmann::json{{"type", "char"}, {"vocabulary", characters}}.dump() + "\n";
+    nlohmann::json json{{"type", "char"}, {"vocabulary", characters}};
+    if (with_end_) json["end"] = true;
+    return {kOwnFile, json.dump() + "\n"};
   }
 
  private:
-  [[noreturn]] void unknown(char32_t c, std::string_view text, const std::string& source_name,
+  [[noreturn]] void unknown(char32_t c, std::string_view text, const TextPlace& place,
                             size_t at) const {
     throw Error({.code = ErrorCode::config,
                  .what = "a character is not in the vocabulary: " + show(c),
-                 .where = place(source_name, text, at),
+                 .where = place.inside(text, at),
                  .expected = fmt::format("one of the {} characters of the training text",
                                          vocabulary_.size()),
                  .got = show(c),
@@ -125,6 +148,7 @@ class CharTokenizer : public Tokenizer {
   }
 
   std::vector<char32_t> vocabulary_;
+  bool with_end_;
   CodePointTable<int32_t> ids_{-1};
 };
 
@@ -138,25 +162,44 @@ void check_token_id(int32_t id, int64_t vocab_size) {
                .remedy = "use the tokenizer that the model was trained with"});
 }
 
-void check_utf8(std::string_view text, const std::string& source_name) {
-  for_each_code_point(text, source_name, [](char32_t, size_t) {});
+std::unique_ptr<Tokenizer> make_byte_tokenizer(bool with_end) {
+  return std::make_unique<ByteTokenizer>(with_end);
 }
 
-std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+void CharacterSet::add(std::string_view text, const TextPlace& place) {
+  seen_.resize(kLastCodePoint / 64 + 1);
+  for_each_code_point(text, place,
+                      [&](char32_t c, size_t) { seen_[c / 64] |= uint64_t{1} << c % 64; });
+}
 
-std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view training_text,
-                                               const std::string& source_name) {
-  std::vector<uint64_t> seen(kLastCodePoint / 64 + 1);  // a bit for each
-  for_each_code_point(training_text, source_name,
-                      [&](char32_t c, size_t) { seen[c / 64] |= uint64_t{1} << c % 64; });
-  std::vector<char32_t> vocabulary;
-  for (size_t word = 0; word < seen.size(); ++word) {
-    for (uint64_t bits = seen[word]; bits != 0; bits &= bits - 1) {
-      vocabulary.push_back(static_cast<char32_t>(64 * word) +
-                           static_cast<char32_t>(std::countr_zero(bits)));
+void CharacterSet::add(const CharacterSet& other) {
+  seen_.resize(kLastCodePoint / 64 + 1);
+  for (size_t i = 0; i < other.seen_.size(); ++i) seen_[i] |= other.seen_[i];
+}
+
+std::vector<char32_t> CharacterSet::sorted() const {
+  std::vector<char32_t> list;
+  for (size_t word = 0; word < seen_.size(); ++word) {
+    for (uint64_t bits = seen_[word]; bits != 0; bits &= bits - 1) {
+      list.push_back(static_cast<char32_t>(64 * word) +
+                     static_cast<char32_t>(std::countr_zero(bits)));
     }
   }
-  return std::make_unique<CharTokenizer>(std::move(vocabulary));
+  return list;
+}
+
+std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<char32_t> vocabulary, bool with_end) {
+  return std::make_unique<CharTokenizer>(std::move(vocabulary), with_end);
+}
+
+std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text, const TextPlace& place) {
+  CharacterSet characters;
+  characters.add(text, place);
+  return make_char_tokenizer(characters.sorted());
+}
+
+void check_utf8(std::string_view text, const TextPlace& place) {
+  for_each_code_point(text, place, [](char32_t, size_t) {});
 }
 
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
@@ -201,7 +244,11 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
   if (type == root.end() || !type->is_string()) {
     throw refuse("a string `type`", type == root.end() ? "none" : type->type_name());
   }
-  if (*type == "byte") return make_byte_tokenizer();
+  const auto end = root.find("end");
+  if (end != root.end() && !end->is_boolean())
+    throw refuse("true or false as `end`", end->type_name());
+  const bool with_end = end != root.end() && end->get<bool>();
+  if (*type == "byte") return make_byte_tokenizer(with_end);
   if (*type != "char") {
     throw refuse("type `char` or `byte`", type->dump(-1, ' ', /*ensure_ascii=*/true).substr(0, 40));
   }
@@ -211,7 +258,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                  characters == root.end() ? "none" : characters->type_name());
   }
   std::vector<char32_t> vocabulary;
-  for_each_code_point(characters->get_ref<const std::string&>(), source_name,
+  for_each_code_point(characters->get_ref<const std::string&>(), {source_name},
                       [&](char32_t c, size_t) {
                         if (!vocabulary.empty() && c <= vocabulary.back()) {
                           throw refuse("a vocabulary in increasing order",
@@ -220,7 +267,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                         vocabulary.push_back(c);
                       });
   if (vocabulary.empty()) throw refuse("at least one character in `vocabulary`", "none");
-  return std::make_unique<CharTokenizer>(std::move(vocabulary));
+  return std::make_unique<CharTokenizer>(std::move(vocabulary), with_end);
 }
 
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file) {

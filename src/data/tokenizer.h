@@ -10,35 +10,64 @@
 #include <vector>
 
 #include "core/file.h"
+#include "io/text_place.h"
 
 namespace millrace {
+
+// What a model folder keeps of a tokenizer.
+struct TokenizerFile {
+  std::string name;  // "tokenizer.json"
+  std::string bytes;
+  bool operator==(const TokenizerFile&) const = default;
+};
 
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual std::string name() const = 0;
   virtual int64_t vocab_size() const = 0;
-  // Appends the ids of `text` to `out`, in linear time. `source_name` (a file, a flag) is for the
-  // message when the text holds what this tokenizer does not know.
-  virtual void encode(std::string_view text, const std::string& source_name,
+  // Appends the ids of `text` to `out`, in linear time; any number of threads at once. `place` is
+  // for the message when the text holds what this tokenizer does not know.
+  virtual void encode(std::string_view text, const TextPlace& place,
                       std::vector<int32_t>& out) const = 0;
   // Error when an id is outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
-  virtual std::string to_json() const = 0;
+  // What opens and closes a record; -1: it has no such token.
+  virtual int32_t start_id() const { return -1; }
+  virtual int32_t end_id() const { return -1; }
+  // The last place at which `text` may be cut, whatever follows it: the ids of the two parts are
+  // those of the whole. 0: none in sight.
+  virtual size_t last_cut(std::string_view text) const = 0;
+  virtual TokenizerFile file() const = 0;
 };
 
-std::unique_ptr<Tokenizer> make_byte_tokenizer();
-// The vocabulary is the sorted code points of the text. Error when it is not UTF-8.
-std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view training_text,
-                                               const std::string& source_name);
-// Reads what to_json() wrote, or a tokenizer.json of Hugging Face; takes nothing on trust.
+// `with_end`: one token more, behind the others, opens and closes records.
+std::unique_ptr<Tokenizer> make_byte_tokenizer(bool with_end = false);
+
+// Which characters a text has.
+class CharacterSet {
+ public:
+  // Error with file, line, column and byte offset at the first byte that is not strict UTF-8
+  // (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
+  void add(std::string_view text, const TextPlace& place);
+  void add(const CharacterSet& other);
+  std::vector<char32_t> sorted() const;
+
+ private:
+  std::vector<uint64_t> seen_;  // a bit for each
+};
+// Increasing code points.
+std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<char32_t> vocabulary,
+                                               bool with_end = false);
+// The characters of a text.
+std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text, const TextPlace& place);
+
+// Reads what file() gave, or a tokenizer.json of Hugging Face; takes nothing on trust.
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                                                const std::string& source_name);
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file);
 
 void check_token_id(int32_t id, int64_t vocab_size);
-// Error with file, line, column and byte offset at the first byte that is not strict UTF-8
-// (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
-void check_utf8(std::string_view text, const std::string& source_name);
+void check_utf8(std::string_view text, const TextPlace& place);  // as CharacterSet::add
 
 }  // namespace millrace

@@ -9,7 +9,7 @@ namespace {
 
 std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids;
-  tokenizer.encode(text, "a.txt", ids);
+  tokenizer.encode(text, {"a.txt"}, ids);
   return ids;
 }
 
@@ -38,16 +38,16 @@ TEST(ByteTokenizer, TakesEveryByte) {
 }
 
 TEST(CharTokenizer, VocabularyIsTheSortedCharacters) {
-  const auto tokenizer = make_char_tokenizer("ba\nab", "a.txt");
+  const auto tokenizer = make_char_tokenizer("ba\nab", {"a.txt"});
   EXPECT_EQ(tokenizer->vocab_size(), 3);
   EXPECT_EQ(encode(*tokenizer, "\nab"), (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(tokenizer->name(), "char");
 }
 
 TEST(CharTokenizer, EncodeAppends) {
-  const auto tokenizer = make_char_tokenizer("ab", "a.txt");
+  const auto tokenizer = make_char_tokenizer("ab", {"a.txt"});
   std::vector<int32_t> ids = {7};
-  tokenizer->encode("ba", "a.txt", ids);
+  tokenizer->encode("ba", {"a.txt"}, ids);
   EXPECT_EQ(ids, (std::vector<int32_t>{7, 1, 0}));
 }
 
@@ -57,7 +57,7 @@ TEST(CharTokenizer, RoundTripsAllLengthsOfUtf8) {
       "\0 \x7F \u0080 \u07FF \u0800 \uD7FF \uE000 \uFFFF \U00010000 \U0010FFFF "
       "\u00E9\u6C34\U0001F600",
       1 + 1 + 1 + 1 + 2 + 1 + 2 + 1 + 3 + 1 + 3 + 1 + 3 + 1 + 3 + 1 + 4 + 1 + 4 + 1 + 2 + 3 + 4);
-  const auto tokenizer = make_char_tokenizer(text, "a.txt");
+  const auto tokenizer = make_char_tokenizer(text, {"a.txt"});
   EXPECT_EQ(tokenizer->vocab_size(), 14);  // 13 characters and the space
   const std::vector<int32_t> ids = encode(*tokenizer, text);
   EXPECT_EQ(ids.size(), 23u);
@@ -87,18 +87,18 @@ TEST(CharTokenizer, RefusesWhatIsNotUtf8) {
   };
   for (const std::string_view bytes : bad) {
     const std::string text = "one\n\u00E9\u00E9x" + std::string(bytes);
-    const ErrorFields e = error_of([&] { make_char_tokenizer(text, "b.txt"); });
+    const ErrorFields e = error_of([&] { make_char_tokenizer(text, {"b.txt"}); });
     EXPECT_EQ(e.code, ErrorCode::config);
     EXPECT_EQ(e.where, "b.txt:2:4 (byte 9)") << testing::PrintToString(bytes);
     EXPECT_NE(e.remedy.find("data.tokenizer=byte"), std::string::npos);
-    error_of([&] { check_utf8(text, "b.txt"); });
-    error_of([&] { encode(*make_char_tokenizer("one\n\u00E9x", "a.txt"), text); });
+    error_of([&] { check_utf8(text, {"b.txt"}); });
+    error_of([&] { encode(*make_char_tokenizer("one\n\u00E9x", {"a.txt"}), text); });
   }
-  EXPECT_EQ(error_of([] { check_utf8("\xC3(", "b"); }).got, "bytes C3 28");
+  EXPECT_EQ(error_of([] { check_utf8("\xC3(", {"b"}); }).got, "bytes C3 28");
 }
 
 TEST(CharTokenizer, NamesAnUnknownCharacter) {
-  const auto tokenizer = make_char_tokenizer("abc \n\u00E9", "a.txt");
+  const auto tokenizer = make_char_tokenizer("abc \n\u00E9", {"a.txt"});
   ErrorFields e = error_of([&] { encode(*tokenizer, "abc\n\u00E9a\u6C34b"); });
   EXPECT_EQ(e.code, ErrorCode::config);
   EXPECT_EQ(e.where, "a.txt:2:3 (byte 7)");
@@ -111,7 +111,7 @@ TEST(CharTokenizer, NamesAnUnknownCharacter) {
 }
 
 TEST(Tokenizer, DecodeRefusesIdsOutsideTheVocabulary) {
-  const auto byte = make_byte_tokenizer(), chars = make_char_tokenizer("ab", "a.txt");
+  const auto byte = make_byte_tokenizer(), chars = make_char_tokenizer("ab", {"a.txt"});
   for (const Tokenizer* tokenizer : {byte.get(), chars.get()}) {
     const auto size = static_cast<int32_t>(tokenizer->vocab_size());
     for (const int32_t id : {-1, size, INT32_MAX, INT32_MIN}) {
@@ -123,13 +123,13 @@ TEST(Tokenizer, DecodeRefusesIdsOutsideTheVocabulary) {
 
 TEST(Tokenizer, JsonRoundTrip) {
   const std::string text = "\"quoted\" \\ \n\t \u00E9\u6C34\U0001F600" + std::string(1, '\0');
-  const auto chars = make_char_tokenizer(text, "a.txt");
-  const auto copy = tokenizer_from_json(chars->to_json(), "tokenizer.json");
+  const auto chars = make_char_tokenizer(text, {"a.txt"});
+  const auto copy = tokenizer_from_json(chars->file().bytes, "tokenizer.json");
   EXPECT_EQ(copy->name(), "char");
   EXPECT_EQ(copy->vocab_size(), chars->vocab_size());
   EXPECT_EQ(encode(*copy, text), encode(*chars, text));
-  EXPECT_EQ(copy->to_json(), chars->to_json());
-  const auto byte = tokenizer_from_json(make_byte_tokenizer()->to_json(), "tokenizer.json");
+  EXPECT_EQ(copy->file().bytes, chars->file().bytes);
+  const auto byte = tokenizer_from_json(make_byte_tokenizer()->file().bytes, "tokenizer.json");
   EXPECT_EQ(byte->name(), "byte");
 }
 

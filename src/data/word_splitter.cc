@@ -145,6 +145,7 @@ class ExpressionSplitter : public WordSplitter {
     }
     pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // slower without, nothing else
   }
+  bool letters_end_at_space() const override { return false; }  // who knows
   size_t word_end(std::string_view text, size_t at) const override {
     // Kept by the thread: made anew for every word it would cost more than the match.
     thread_local const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(

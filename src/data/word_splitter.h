@@ -14,6 +14,8 @@ class WordSplitter {
   virtual ~WordSplitter() = default;
   // The end of the word that begins at `at` < text.size(); the text's end counts as one.
   virtual size_t word_end(std::string_view text, size_t at) const = 0;
+  // A word always ends between an ASCII letter and a space, whatever stands around them.
+  virtual bool letters_end_at_space() const { return true; }
 };
 
 std::unique_ptr<WordSplitter> make_gpt2_splitter();

@@ -7,14 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace millrace {
+#include "io/text_place.h"
 
-// Where a piece of a file stands, for messages.
-struct TextPlace {
-  std::string file;
-  int64_t line = 1;  // of its first byte, from 1
-  int64_t byte = 0;  // of the file, from 0
-};
+namespace millrace {
 
 class CsvRecords {
  public:

@@ -27,7 +27,7 @@ TEST(CsvTest, FieldsQuotedAndPlain) {
 }
 
 TEST(CsvTest, TellsWhereItIs) {
-  CsvRecords records("a,\"x\ny\"\nb,2\n", ',', {"a.csv", 10, 100});
+  CsvRecords records("a,\"x\ny\"\nb,2\n", ',', {"a.csv", 10, 1, 100});
   Fields fields;
   ASSERT_TRUE(records.next(fields));
   EXPECT_EQ(records.line(), 10);

@@ -86,7 +86,7 @@ class Loop {
     if (s_.sample_prompt.empty())
       prompt.assign(data_.validation.begin(), data_.validation.begin() + shown);
     else
-      data_.tokenizer->encode(s_.sample_prompt, "sample.prompt", prompt);
+      data_.tokenizer->encode(s_.sample_prompt, {"sample.prompt"}, prompt);
     const WithAverage weights(*this);
     return data_.tokenizer->decode(generate(session_, {kPrefillPlan, kDecodePlan, s_.max_length},
                                             data_.tokenizer->vocab_size(), prompt,
@@ -471,8 +471,9 @@ class Loop {
     state_.choices = backend_.choices();
     content.texts = {{kTrainerStateName, state_.to_json(length_.total, epochs_done())},
                      {"config.json", model_.external_config()},
-                     {"tokenizer.json", data_.tokenizer->to_json()},
                      {"config.resolved.yaml", run_->config()}};
+    const TokenizerFile tokenizer = data_.tokenizer->file();
+    content.texts[tokenizer.name] = tokenizer.bytes;
     content.manifest = {MILLRACE_VERSION, state_.step, programs_.step.hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {

@@ -18,9 +18,9 @@ namespace {
 
 TextData data_of(const std::string& train_text, const std::string& validation_text) {
   TextData data;
-  data.tokenizer = make_char_tokenizer(train_text, "training text");
-  data.tokenizer->encode(train_text, "training text", data.train);
-  data.tokenizer->encode(validation_text, "validation text", data.validation);
+  data.tokenizer = make_char_tokenizer(train_text, {"training text"});
+  data.tokenizer->encode(train_text, {"training text"}, data.train);
+  data.tokenizer->encode(validation_text, {"validation text"}, data.validation);
   return data;
 }
 

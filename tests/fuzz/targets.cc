@@ -214,16 +214,16 @@ Verdict run_command(std::string_view bytes) {
 
 void check_round_trip(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids;
-  tokenizer.encode(text, "input.txt", ids);
+  tokenizer.encode(text, {"input.txt"}, ids);
   for (const int32_t id : ids) require(id >= 0 && id < tokenizer.vocab_size(), "id out of range");
   require(tokenizer.decode(ids) == text, "decode(encode(text)) is another text");
 }
 
 void check_json_round_trip(const Tokenizer& tokenizer) {
-  const std::string json = tokenizer.to_json();
+  const std::string json = tokenizer.file().bytes;
   try {
     const auto again = tokenizer_from_json(json, "written");
-    require(again->to_json() == json && again->vocab_size() == tokenizer.vocab_size(),
+    require(again->file().bytes == json && again->vocab_size() == tokenizer.vocab_size(),
             "the tokenizer changed when written and read");
   } catch (const Error&) {
     throw Broken("a tokenizer file that was written cannot be read");
@@ -249,7 +249,7 @@ Verdict run_byte_bpe(std::string_view bytes) {
         "It's 1234 aé😀 \n\n  <|end|>  hello\xFF<|endaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     std::vector<int32_t> ids;
-    tokenizer->encode(text, "input.txt", ids);
+    tokenizer->encode(text, {"input.txt"}, ids);
     for (const int32_t id : ids)
       require(id >= 0 && id < tokenizer->vocab_size(), "id out of range");
     // What is put in front or taken off around an added token does not come back.
@@ -263,10 +263,10 @@ Verdict run_byte_bpe(std::string_view bytes) {
 
 Verdict run_utf8(std::string_view bytes) {
   check_round_trip(*make_byte_tokenizer(), bytes);
-  static const auto kAscii = make_char_tokenizer(" abcdefghijklmnopqrstuvwxyz\n", "ascii");
+  static const auto kAscii = make_char_tokenizer(" abcdefghijklmnopqrstuvwxyz\n", {"ascii"});
   verdict_of("input.txt", [&] { check_round_trip(*kAscii, bytes); });  // a sign may be unknown
   const Verdict verdict = verdict_of("input.txt", [&] {
-    const auto tokenizer = make_char_tokenizer(bytes, "input.txt");
+    const auto tokenizer = make_char_tokenizer(bytes, {"input.txt"});
     check_round_trip(*tokenizer, bytes);
   });
   // Written again, characters are the same bytes: none was read from a form that is not allowed.
