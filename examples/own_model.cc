@@ -111,16 +111,16 @@ int main(int argc, char** argv) {
     settings.optimizer.learning_rate = 3e-3;
     settings.sample_length = 80;
 
-    TextDataOptions text;
-    text.train = {kBuiltinGrammar};
-    text.grammar_chars = 100'000;
-    text.window = settings.max_length + 1;
-    const TextData data = load_text_data(text);
+    settings.data.train = {kBuiltinGrammar};
+    settings.data.grammar_chars = 100'000;
+    DataObserver silent;
+    const TrainingData data =
+        make_training_data(open_dataset(data_options(settings), silent), settings, false, silent);
 
     OwnModel model;
     Schema schema;
     model.declare(schema);
-    model.resolve(schema, data.tokenizer->vocab_size(), settings.max_length);
+    model.resolve(schema, data.set.vocab_size, settings.max_length);
 
     const auto backend = cpu::make_backend(cpu::best_isa());
     const auto before = RunFolder::newest(settings.runs_folder, settings.run_name);
@@ -130,8 +130,7 @@ int main(int argc, char** argv) {
     run->write("run.json", "{\"status\": \"running\"}\n");
     Printer printer;
     const auto last = run->checkpoints().newest([](const std::string&) {});
-    const Programs programs =
-        make_programs(model, settings, {settings.batch_size, settings.max_length}, *backend);
+    const Programs programs = make_programs(model, settings, data.shapes(), *backend);
     const TrainResult result = train(model, settings, data, *backend, programs, run.get(), printer,
                                      last ? &*last : nullptr);
     run->write("run.json",

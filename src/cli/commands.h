@@ -25,6 +25,13 @@ struct PlanArguments {
 };
 int plan_command(const PlanArguments& arguments);
 
+struct DataArguments {
+  RunRequest request;
+  bool json = false;
+};
+int data_stats_command(const DataArguments& arguments);
+int data_prepare_command(const DataArguments& arguments);
+
 struct EvalArguments {
   std::string model;                   // a run, a checkpoint or a folder
   std::vector<std::string> overrides;  // a.b=c

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/data_progress.h"
 #include "cli/model_folder.h"
 #include "core/clock.h"
 #include "core/text.h"
@@ -25,10 +26,11 @@ int eval_command(const EvalArguments& arguments) {
                  .expected = "config.resolved.yaml, which every checkpoint of Millrace has",
                  .got = "nothing there",
                  .remedy = "name a run or a checkpoint of a run"});
-  const auto run = load_run(request);
+  DataProgress progress;
+  const auto run = load_run(request, progress);
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
   // The tokenizer is made from data.train: other data would give the model's ids other meanings.
-  if (load_tokenizer(folder)->file() != run->data.tokenizer->file())
+  if (load_tokenizer(folder)->file() != run->data.set.tokenizer().file())
     throw Error(
         {.code = ErrorCode::config,
          .what = "the data gives another vocabulary than the model was trained with",
@@ -38,9 +40,10 @@ int eval_command(const EvalArguments& arguments) {
          .remedy = "data.validation=FILE validates on other data with the model's tokenizer"});
   cpu::set_threads(static_cast<int>(run->settings.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
-  std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(), run->data.description.c_str());
+  std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),
+               run->data.set.description().c_str());
   const int64_t start = now_ns();
-  const Metrics metrics = evaluate_model(*run->model, run->settings, run->data, *backend, folder);
+  const Metrics metrics = evaluate_model(*run->model, run->data, *backend, folder);
   const double seconds = seconds_since(start);
   if (arguments.json) {
     nlohmann::ordered_json j = {{"model", folder.string()}, {"eval/runtime_s", seconds}};
@@ -49,9 +52,9 @@ int eval_command(const EvalArguments& arguments) {
     return 0;
   }
   for (const auto& [name, value] : metrics) std::printf("%-18s %.6f\n", name.c_str(), value);
-  if (run->data.entropy_per_token)
-    std::printf("%-18s %.6f (%+.1f %%)\n", "source entropy", *run->data.entropy_per_token,
-                100 * (metrics.at("eval/loss") / *run->data.entropy_per_token - 1));
+  if (run->data.set.entropy_per_token)
+    std::printf("%-18s %.6f (%+.1f %%)\n", "source entropy", *run->data.set.entropy_per_token,
+                100 * (metrics.at("eval/loss") / *run->data.set.entropy_per_token - 1));
   std::fprintf(stderr, "in %s\n", human_seconds(seconds).c_str());
   return 0;
 }

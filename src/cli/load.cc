@@ -92,6 +92,36 @@ void check_metric(const LoadedRun& run) {
                                       : fmt::format("did you mean `{}`?", near)});
 }
 
+// What the data and the model together allow.
+void check_batching(const LoadedRun& run, const Dataset& set) {
+  const std::string& batching = run.settings.data.batching;
+  auto refuse = [&](const std::string& what, const std::string& expected,
+                    const std::string& remedy) {
+    throw Error({.code = ErrorCode::config,
+                 .what = what,
+                 .where = run.schema.where("data.batching"),
+                 .expected = expected,
+                 .got = batching,
+                 .remedy = remedy});
+  };
+  if (!set.records && (batching == "buckets" || batching == "packing"))
+    refuse("a long text has no records to batch", "windows or auto",
+           "data.format=lines makes a record of every line");
+  if (set.fields == 2 && batching == "windows")
+    refuse("pairs cannot be read as one long text", "buckets, packing or auto",
+           "data.batching=auto");
+  if (set.fields == 2 && set.end_id < 0)
+    throw Error({.code = ErrorCode::config,
+                 .what = "pairs want a token between source and target",
+                 .where = run.schema.where("data.tokenizer"),
+                 .expected = "a tokenizer with an end token",
+                 .got = set.tokenizer_name + " without one",
+                 .remedy = "add `</s>` or `<|endoftext|>` to its added_tokens"});
+  if (batching == "packing" && !run.model->takes_packed_rows())
+    refuse(fmt::format("{} cannot keep packed records apart", run.settings.model_type),
+           "buckets or auto", "data.batching=auto");
+}
+
 }  // namespace
 
 std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
@@ -120,7 +150,7 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   return run;
 }
 
-std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
+std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& observer) {
   auto run = load_settings(request);
   const Settings& s = run->settings;
   if (s.run_name.empty() || s.run_name.find('/') != std::string::npos ||
@@ -138,17 +168,20 @@ std::unique_ptr<LoadedRun> load_run(const RunRequest& request) {
                  .expected = fmt::format("less than training.max_length = {}", s.max_length),
                  .got = std::to_string(s.eval_context),
                  .remedy = fmt::format("training.eval_context={}", s.max_length / 2)});
-  TextDataOptions options;
-  options.train = s.train_data;
-  options.validation = s.validation_data;
-  options.validation_fraction = s.validation_fraction;
-  options.tokenizer = s.tokenizer;
-  options.max_chars = s.max_chars;
-  options.grammar_chars = s.grammar_chars;
-  options.seed = static_cast<uint64_t>(s.seed);
-  options.window = s.max_length + 1;
-  run->data = load_text_data(options);
-  run->model->resolve(run->schema, run->data.tokenizer->vocab_size(), s.max_length);
+  if (s.data.chunk_overlap >= s.max_length)
+    throw Error({.code = ErrorCode::config,
+                 .what = "a chunk would be all overlap",
+                 .where = run->schema.where("data.chunk_overlap"),
+                 .expected = fmt::format("less than training.max_length = {}", s.max_length),
+                 .got = std::to_string(s.data.chunk_overlap),
+                 .remedy = fmt::format("data.chunk_overlap={}", s.max_length / 4)});
+  Dataset set = open_dataset(data_options(s), observer);
+  if (set.counts.bad > 0)
+    observer.note(fmt::format("{} bad records were passed over, the first: {}",
+                              with_commas(set.counts.bad), set.counts.first_bad));
+  check_batching(*run, set);
+  run->model->resolve(run->schema, set.vocab_size, s.max_length);
+  run->data = make_training_data(std::move(set), s, run->model->takes_packed_rows(), observer);
   return run;
 }
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "data/text_source.h"
 #include "io/schema.h"
 #include "model/model.h"
 #include "train/settings.h"
+#include "train/training_data.h"
 
 namespace millrace {
 
@@ -22,12 +22,13 @@ struct LoadedRun {
   Settings settings;
   std::unique_ptr<Model> model;
   Schema schema;  // refers to settings and model
-  TextData data;
+  TrainingData data;
 };
 
 // Parses the config and the overrides alone.
 std::unique_ptr<LoadedRun> load_settings(const RunRequest& request);
-// Parses, checks and resolves; reads the data for the vocabulary. Creates nothing on disk.
-std::unique_ptr<LoadedRun> load_run(const RunRequest& request);
+// Parses, checks and resolves; opens the data, which is tokenized when it is not in the cache yet.
+// Creates nothing else on disk.
+std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& observer);
 
 }  // namespace millrace

@@ -24,6 +24,8 @@ constexpr const char* kHelp =
   millrace eval  RUN                       validation metrics of a trained model
   millrace runs                            every run here: state, progress, best metric, time
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
+  millrace data stats CONFIG               lengths, and what padding costs with and without buckets and packing
+  millrace data prepare CONFIG             tokenize now, so that training starts at once
   millrace generate RUN --prompt TEXT      text from a run, a checkpoint or a Hugging Face folder
   millrace docs config                     every config key with its meaning, default and range
   millrace docs ops                        every op of the engine with its kernels
@@ -97,6 +99,18 @@ int run(int argc, char** argv) {
   plan_app->add_flag("--why", plan.why,
                      "which passes and kernels were chosen, and why others declined");
   plan_app->add_flag("--json", plan.json, "the same as one JSON object");
+  millrace::DataArguments data;
+  std::vector<std::string> stats_words, prepare_words;
+  CLI::App* data_app = app.add_subcommand("data", "look at the data of a config, or tokenize it");
+  data_app->require_subcommand(1);
+  CLI::App* stats_app = data_app->add_subcommand(
+      "stats", "lengths of records, and what padding costs with and without buckets and packing");
+  CLI::App* prepare_app = data_app->add_subcommand(
+      "prepare", "tokenize into the cache, so that training starts at once");
+  add_request(stats_app, data.request, stats_words);
+  add_request(prepare_app, data.request, prepare_words);
+  for (CLI::App* sub : {stats_app, prepare_app})
+    sub->add_flag("--json", data.json, "the same as one JSON object");
   millrace::EvalArguments eval;
   CLI::App* eval_app = app.add_subcommand("eval", "validate a trained model");
   eval_app->add_option("RUN", eval.model, "run folder or name, or a checkpoint")->required();
@@ -139,7 +153,8 @@ int run(int argc, char** argv) {
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train", "plan", "eval", "generate", "runs", "docs"};
+  const std::vector<std::string> commands{"train",    "plan", "eval", "data",
+                                          "generate", "runs", "docs"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
@@ -158,6 +173,8 @@ int run(int argc, char** argv) {
     return code == 0 ? 0 : static_cast<int>(millrace::ErrorCode::config);
   }
   if (*docs_app) return millrace::docs_command(page);
+  if (*stats_app) return millrace::data_stats_command(data);
+  if (*prepare_app) return millrace::data_prepare_command(data);
   if (*eval_app) return millrace::eval_command(eval);
   if (*runs_app) return millrace::runs_command(runs);
   if (*train_app) {

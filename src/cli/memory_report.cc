@@ -22,10 +22,10 @@ constexpr int64_t kFirstStepBytes = 4 << 20;
 }  // namespace
 
 Cost update_cost(const Programs& p, const Settings& s) {
-  Cost cost = p.step.cost;
-  if (p.accumulate) {
-    cost.flops += p.accumulate->cost.flops * static_cast<double>(s.grad_accum - 1);
-    cost.bytes += p.accumulate->cost.bytes * static_cast<double>(s.grad_accum - 1);
+  Cost cost = p.step().cost;
+  if (!p.accumulates.empty()) {
+    cost.flops += p.accumulates[0].cost.flops * static_cast<double>(s.grad_accum - 1);
+    cost.bytes += p.accumulates[0].cost.bytes * static_cast<double>(s.grad_accum - 1);
   }
   return cost;
 }
@@ -41,7 +41,7 @@ int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
 }
 
 std::vector<Contributor> contributors(const Programs& programs) {
-  const Plan& plan = programs.step;
+  const Plan& plan = programs.step();
   std::map<std::string, int64_t> sums;
   for (const Buffer& b : plan.buffers) {
     if (!b.in_state && (b.first > plan.peak_at || b.last < plan.peak_at)) continue;
@@ -77,12 +77,12 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
     RunRequest changed = request;
     changed.overrides.insert(changed.overrides.end(), changes.begin(), changes.end());
     try {
-      const auto loaded = load_run(changed);
+      DataObserver nobody;
+      const auto loaded = load_run(changed, nobody);
       Settings with = loaded->settings;
       with.memory_limit = limit;
       const int64_t need =
-          make_programs(*loaded->model, with, {with.batch_size, with.max_length}, backend)
-              .total_bytes();
+          make_programs(*loaded->model, with, loaded->data.shapes(), backend).total_bytes();
       planned.push_back({fmt::format("{}", fmt::join(changes, " ")), cost, need});
       return true;
     } catch (const Error&) {
@@ -99,8 +99,9 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
     }
   };
   if (s.batch_size > 1) {
-    const int64_t batch =
-        std::clamp<int64_t>(largest_batch(*run.model, s, limit, backend), 1, s.batch_size - 1);
+    const int64_t batch = std::clamp<int64_t>(
+        largest_batch(*run.model, s, run.data.batches->shapes()[0], limit, backend), 1,
+        s.batch_size - 1);
     try_change(
         {fmt::format("training.batch_size={}", batch),
          fmt::format("training.grad_accum={}", (s.batch_size * s.grad_accum + batch - 1) / batch)},
@@ -121,8 +122,7 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
                "no optimizer state, another optimisation");
   Settings lean = s;
   lean.memory_limit = 1;  // the leanest plan there is
-  const int64_t least =
-      make_programs(*run.model, lean, {s.batch_size, s.max_length}, backend).total_bytes();
+  const int64_t least = make_programs(*run.model, lean, run.data.shapes(), backend).total_bytes();
   // Those that fit as they come, then those that come nearest.
   const auto enough = std::stable_partition(planned.begin(), planned.end(),
                                             [&](const Remedy& r) { return r.need <= limit; });

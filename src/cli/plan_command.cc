@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/data_progress.h"
 #include "cli/memory_report.h"
 #include "core/process.h"
 #include "core/text.h"
@@ -64,13 +65,13 @@ std::string why_text(const Plan& plan) {
 
 int plan_command(const PlanArguments& arguments) {
   const int64_t limit_flag = parse_limit(arguments.memory);
-  const auto run = load_run(arguments.request);
+  DataProgress progress;
+  const auto run = load_run(arguments.request, progress);
   Settings s = run->settings;
   if (limit_flag > 0) s.memory_limit = limit_flag;
   cpu::set_threads(static_cast<int>(s.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
-  const BatchShape shape{s.batch_size, s.max_length};
-  const Programs programs = make_programs(*run->model, s, shape, *backend);
+  const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
   const int64_t need = programs.total_bytes(),
                 limit = s.memory_limit > 0 ? s.memory_limit : machine_memory_bytes();
   const bool fits = need <= limit;
@@ -79,16 +80,17 @@ int plan_command(const PlanArguments& arguments) {
     throw does_not_fit(arguments.request, *run, programs, limit, *backend);
 
   cpu::gemm_set_measuring(false);  // sizes only from here on
-  const int64_t largest = largest_batch(*run->model, s, limit, *backend);
+  const int64_t largest =
+      largest_batch(*run->model, s, run->data.batches->shapes()[0], limit, *backend);
   int64_t parameters = 0, matrices = 0;
   for (const Parameter& p : run->model->parameters()) {
     parameters += p.shape.numel();
     if (p.decay) matrices += p.shape.numel();
   }
   const double flops = update_cost(programs, s).flops,
-               tokens = static_cast<double>(s.batch_size * s.max_length * s.grad_accum);
-  const size_t layers = recompute_units(programs.step.graph).size();
-  const Plan& step = programs.step;
+               tokens = static_cast<double>(run->data.batches->most_places() * s.grad_accum);
+  const size_t layers = recompute_units(programs.step().graph).size();
+  const Plan& step = programs.step();
   // The step does not use the cache of generation, but its memory is there all the time.
   auto at_peak = step.at_peak;
   constexpr auto kCache = static_cast<size_t>(MemoryClass::cache);

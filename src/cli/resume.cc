@@ -9,20 +9,19 @@ namespace millrace {
 namespace {
 
 // A run with another value of these is another run.
-constexpr std::array<std::string_view, 12> kFixed = {"data.train",
-                                                     "data.validation_fraction",
-                                                     "data.tokenizer",
-                                                     "data.max_chars",
-                                                     "data.grammar_chars",
-                                                     "data.sampling",
-                                                     "seed",
-                                                     "training.max_length",
-                                                     "training.optimizer",
-                                                     "training.ema_decay",
-                                                     "training.momentum",
-                                                     "training.nesterov"};
+constexpr std::array<std::string_view, 9> kFixed = {
+    "data.tokenizer",      "data.sampling",      "seed",
+    "training.max_length", "training.optimizer", "training.ema_decay",
+    "training.momentum",   "training.nesterov"};
 
-bool is_fixed(const std::string& key) {
+// And these, unless it was told to go on with other data.
+constexpr std::array<std::string_view, 11> kData = {
+    "data.train",         "data.train_target",  "data.format",        "data.fields",
+    "data.max_chars",     "data.max_records",   "data.grammar_chars", "data.validation_fraction",
+    "data.test_fraction", "data.on_bad_record", "data.chunking"};
+
+bool is_fixed(const std::string& key, bool allow_change) {
+  if (!allow_change && std::find(kData.begin(), kData.end(), key) != kData.end()) return true;
   return key.starts_with("model.") || std::find(kFixed.begin(), kFixed.end(), key) != kFixed.end();
 }
 
@@ -72,13 +71,13 @@ std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
   return resume;
 }
 
-void check_changes(const Schema& now, const fs::path& config,
+void check_changes(const Schema& now, bool allow_change, const fs::path& config,
                    const std::function<void(const std::string&)>& say) {
   const auto then = load_settings({config.string(), {}});
   for (const std::string& key : now.paths()) {
     const std::string was = then->schema.value_text(key), is = now.value_text(key);
     if (was == is || key == "run_name" || key == "runs_folder") continue;
-    if (is_fixed(key))
+    if (is_fixed(key, allow_change))
       throw Error({.code = ErrorCode::config,
                    .what = fmt::format("a run cannot go on with another `{}`", key),
                    .where = now.where(key),

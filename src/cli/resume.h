@@ -26,7 +26,7 @@ std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
                                   const std::function<void(const std::string&)>& say);
 
 // Says which settings differ from those the run had. Error for one that makes it another run.
-void check_changes(const Schema& now, const fs::path& config,
+void check_changes(const Schema& now, bool allow_change, const fs::path& config,
                    const std::function<void(const std::string&)>& say);
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/data_progress.h"
 #include "cli/memory_report.h"
 #include "cli/resume.h"
 #include "core/process.h"
@@ -68,13 +69,18 @@ class RunRecord {
 // The state that is continued must be of this data; its algorithms are chosen again.
 void prepare_resume(const Resume& resume, const LoadedRun& run, Backend& backend) {
   if (!resume.from) return;
-  if (const std::string digest = data_digest(run.data); digest != resume.state.data_digest)
-    throw Error({.code = ErrorCode::config,
-                 .what = "the training data is not what the run began with",
-                 .where = run.schema.where("data.train"),
-                 .expected = "XXH3 " + resume.state.data_digest + " of the tokens",
-                 .got = "XXH3 " + digest,
-                 .remedy = "put the old data back, or start a new run without --resume"});
+  if (const std::string digest = run.data.digest(); digest != resume.state.data_digest) {
+    const std::string was = resume.state.data_digest + ", as the run began";
+    if (!run.settings.data.allow_change)
+      throw Error({.code = ErrorCode::config,
+                   .what = "the training data is not what the run began with",
+                   .where = run.schema.where("data.train"),
+                   .expected = was,
+                   .got = digest,
+                   .remedy = "put the old data back, start a new run without --resume, or go on "
+                             "with the new with data.allow_change=true"});
+    say(fmt::format("data     {} (it was {}): the run goes on with other data", digest, was));
+  }
   backend.pin_choices(resume.state.choices);
 }
 
@@ -105,22 +111,28 @@ int train_command(TrainArguments arguments) {
     if (found && arguments.request.config.empty())
       arguments.request.config = resume.config.string();
   }
-  const auto run = load_run(arguments.request);
+  DataProgress progress;
+  const auto run = load_run(arguments.request, progress);
   const Settings& s = run->settings;
-  if (!resume.config.empty()) check_changes(run->schema, resume.config, say);
+  if (!resume.config.empty()) check_changes(run->schema, s.data.allow_change, resume.config, say);
   cpu::set_threads(static_cast<int>(s.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
   prepare_resume(resume, *run, *backend);
 
   int64_t parameters = 0;
   for (const Parameter& p : run->model->parameters()) parameters += p.shape.numel();
-  say(fmt::format("model    {} parameters; {} tokens x {} sequences x {} micro-batches per update",
-                  human_count(static_cast<double>(parameters)), s.max_length, s.batch_size,
-                  s.grad_accum));
-  say("data     " + run->data.description);
+  const Batches& batches = *run->data.batches;
+  say(fmt::format("model    {} parameters; {} tokens x {} {} x {} micro-batches per update",
+                  human_count(static_cast<double>(parameters)), batches.shapes()[0].length,
+                  batches.shapes()[0].batch,
+                  batches.shapes()[0].packed ? "packed rows" : "sequences", s.grad_accum));
+  say("data     " + run->data.set.description());
+  if (run->data.set.records)
+    say(fmt::format("batches  {}; {:.1f} % of their places hold a token", batches.order(),
+                    100 * batches.useful_share()));
   say("machine  " + cpu::machine_name());
   const int64_t planning = now_ns();
-  const Programs programs = make_programs(*run->model, s, {s.batch_size, s.max_length}, *backend);
+  const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
   if (s.memory_limit > 0 && programs.total_bytes() > s.memory_limit)
     throw does_not_fit(arguments.request, *run, programs, s.memory_limit, *backend);
   say(fmt::format("plan     {} arena, {:.2f} GFLOP per update, planned in {}",
@@ -129,11 +141,11 @@ int train_command(TrainArguments arguments) {
   if (resume.from)
     say(fmt::format("resume   {} ({} updates done{})", resume.from->folder.string(),
                     resume.state.step,
-                    resume.from->manifest.plan == programs.step.hash()
+                    resume.from->manifest.plan == programs.step().hash()
                         ? ", to the bit"
                         : "; the plan is another one, so bits may differ"));
 
-  const RunLength length = run_length(s, static_cast<int64_t>(run->data.train.size()));
+  const RunLength length = run->data.run_length(s);
   if (resume.from && resume.folder && is_finished(resume.state, s, length)) {
     say(resume.state.step >= length.total
             ? fmt::format("the run has done its {} updates; a larger training.max_steps goes on",
@@ -152,7 +164,7 @@ int train_command(TrainArguments arguments) {
   std::string overrides;
   for (const std::string& o : arguments.request.overrides) overrides += o + "\n";
   folder.write("overrides.txt", overrides);
-  folder.write("plan.txt", programs.step.text());
+  folder.write("plan.txt", programs.step().text());
   RunRecord record(folder, *run, resume, length.total, arguments.command);
   record.write("running", 0);
   say("run      " + folder.path().string() + "\n");
@@ -160,7 +172,7 @@ int train_command(TrainArguments arguments) {
   const int64_t predicted = predicted_process_bytes(programs, *run->model);
   TrainResult result;
   try {
-    Console console(s.log_format, run->data.entropy_per_token);
+    Console console(s.log_format, run->data.set.entropy_per_token);
     result = train(*run->model, s, run->data, *backend, programs, &folder, console,
                    resume.from ? &*resume.from : nullptr);
   } catch (const Error& error) {
@@ -184,8 +196,9 @@ int train_command(TrainArguments arguments) {
 
   // Measuring the ceiling takes seconds: a shorter run does without it.
   const double ceiling = result.seconds > 5 ? cpu::measure_sgemm_ceiling() : 0;
-  const double flops =
-      result.median_step_seconds > 0 ? update_cost(programs, s).flops / result.median_step_seconds : 0;
+  const double flops = result.median_step_seconds > 0
+                           ? update_cost(programs, s).flops / result.median_step_seconds
+                           : 0;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
   out += ledger_report(result, ceiling);
@@ -208,10 +221,10 @@ int train_command(TrainArguments arguments) {
                        result.early_stopped ? "; stopped early, no gain since" : "");
   out += fmt::format("  loss         training {:.4f} -> {:.4f}, validation {:.4f}",
                      result.first_loss, result.last_loss, result.validation_loss);
-  if (run->data.entropy_per_token)
+  if (run->data.set.entropy_per_token)
     out += fmt::format(" nats per character; the grammar's entropy is {:.4f} ({:+.1f} %)",
-                       *run->data.entropy_per_token,
-                       100 * (result.validation_loss / *run->data.entropy_per_token - 1));
+                       *run->data.set.entropy_per_token,
+                       100 * (result.validation_loss / *run->data.set.entropy_per_token - 1));
   out += fmt::format("\n  run          {}\n", folder.path().string());
   std::fputs(out.c_str(), stdout);
   if (result.save_error) throw Error(*result.save_error);

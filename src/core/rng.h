@@ -23,7 +23,7 @@ inline Philox philox(uint64_t key, Philox c) {
 }
 
 // What the numbers are for; part of the counter, so no two uses share a stream.
-enum class RandomUse : uint32_t { init = 1, sampler, grammar, generate, dropout, test };
+enum class RandomUse : uint32_t { init = 1, sampler, grammar, generate, dropout, test, split };
 
 // A sequential reader over one stream, for host code that wants "the next number".
 class RandomStream {

@@ -32,6 +32,8 @@ class Tokenizer {
                       std::vector<int32_t>& out) const = 0;
   // Error when an id is outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  // A token as it stands in a text, with the space before it where it has one.
+  virtual std::string token_text(int32_t id) const { return decode({&id, 1}); }
   // What opens and closes a record; -1: it has no such token.
   virtual int32_t start_id() const { return -1; }
   virtual int32_t end_id() const { return -1; }

@@ -37,6 +37,13 @@ struct NodeTimes {
   int64_t runs = 0;
 };
 
+// A thread beside the one whose time the ledger splits: it overlaps with that time and is no part
+// of it.
+struct BackgroundTimes {
+  std::string name;
+  int64_t busy_ns = 0, wait_ns = 0, items = 0;
+};
+
 class Ledger {
  public:
   Ledger() : start_(now_ns()), last_(start_) {}
@@ -64,6 +71,7 @@ class Ledger {
   int64_t ns(Owner owner) const { return ns_[static_cast<size_t>(owner)]; }
   NodeTimes& times_of(const Plan& plan);
   const std::vector<NodeTimes>& node_times() const { return times_; }
+  std::vector<BackgroundTimes> background;  // the second lane
 
  private:
   int64_t start_, last_;

@@ -12,12 +12,17 @@ SessionLayout layout_session(std::span<const Plan* const> plans) {
     for (const Node& n : plan->graph.nodes) {
       if (n.leaf == Leaf::none) continue;
       const auto [at, fresh] = layout.type.try_emplace(n.name, n.out[0]);
-      MR_CHECK(at->second == n.out[0], "leaf {} is {} in one plan and {} in another", n.name,
-               at->second.str(), n.out[0].str());
-      if (!fresh) continue;
-      layout.offset[n.name] = layout.state_bytes;
-      layout.state_bytes += aligned(n.out[0].bytes());
+      TensorType& type = at->second;
+      // A batch of another shape is another value of the same input.
+      const bool input = n.leaf == Leaf::input && type.dtype == n.out[0].dtype;
+      MR_CHECK(type == n.out[0] || input, "leaf {} is {} in one plan and {} in another", n.name,
+               type.str(), n.out[0].str());
+      if (type.bytes() < n.out[0].bytes()) type = n.out[0];
     }
+  }
+  for (const auto& [name, type] : layout.type) {
+    layout.offset[name] = layout.state_bytes;
+    layout.state_bytes += aligned(type.bytes());
   }
   return layout;
 }
@@ -45,6 +50,13 @@ const TensorType& Session::type(const std::string& leaf) const {
   const auto found = layout_.type.find(leaf);
   MR_CHECK(found != layout_.type.end(), "no leaf {}", leaf);
   return found->second;
+}
+
+const TensorType& Session::input_type(size_t plan, const std::string& leaf) const {
+  const Graph& graph = plans_[plan]->graph;
+  const NodeId node = graph.find_leaf(leaf);
+  MR_CHECK(node >= 0, "plan {} has no input {}", plan, leaf);
+  return graph[node].out[0];
 }
 
 int64_t Session::place_of(const std::string& leaf, int64_t begin, size_t bytes) const {

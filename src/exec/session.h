@@ -13,7 +13,8 @@
 
 namespace millrace {
 
-// How the leaves of several plans share one block: known before anything is allocated.
+// How the leaves of several plans share one block: known before anything is allocated. An input
+// may have another shape in each plan; it has room for the largest.
 struct SessionLayout {
   std::map<std::string, int64_t> offset;  // leaf name -> place in the state
   std::map<std::string, TensorType> type;
@@ -44,6 +45,14 @@ class Session {
              "leaf {}: {} bytes for {}", leaf, values.size_bytes(), type(leaf).str());
     write_bytes(leaf, std::as_bytes(values), 0);
   }
+  // An input of one plan: others may have it in another shape.
+  template <typename T>
+  void write_input(size_t plan, const std::string& leaf, std::span<const T> values) {
+    const TensorType& wanted = input_type(plan, leaf);
+    MR_CHECK(static_cast<int64_t>(values.size_bytes()) == wanted.bytes(),
+             "input {}: {} bytes for {}", leaf, values.size_bytes(), wanted.str());
+    write_bytes(leaf, std::as_bytes(values), 0);
+  }
   // Elements from `begin` on.
   template <typename T>
   void write_part(const std::string& leaf, int64_t begin, std::span<const T> values) {
@@ -67,6 +76,7 @@ class Session {
   const SessionLayout& layout() const { return layout_; }
 
  private:
+  const TensorType& input_type(size_t plan, const std::string& leaf) const;
   void write_bytes(const std::string& leaf, std::span<const std::byte> bytes, int64_t begin);
   void read_bytes(const std::string& leaf, std::span<std::byte> bytes, int64_t begin) const;
   int64_t place_of(const std::string& leaf, int64_t begin, size_t bytes) const;

@@ -11,10 +11,14 @@
 namespace millrace {
 namespace {
 
-// Where the tokens of a decode graph stand; in training they start at 0 and there is no cache.
-struct Cached {
-  Value position, positions;  // [], [B, T]
+// Where tokens stand when not each row is one sequence from its start: behind those that a cache
+// holds (decode), or several sequences in a row (packed training).
+struct Places {
+  Value position;   // [], tokens in the cache
+  Value positions;  // [B, T]
+  Value segments;   // [B, T], of packed rows
   int64_t batch = 0, capacity = 0;
+  bool cached() const { return capacity > 0; }
 };
 
 class Gpt : public Model {
@@ -184,8 +188,15 @@ class Gpt : public Model {
 
   Value build_loss(Builder& b, BatchShape shape) const override {
     Layers layers(b, parameters());
-    const Value x = trunk(layers, b.input("tokens", {{shape.batch, shape.length}, DType::i32}));
-    const Value targets = b.input("targets", {{shape.batch, shape.length}, DType::i32});
+    const TensorType rows{{shape.batch, shape.length}, DType::i32};
+    const Value tokens = b.input("tokens", rows);
+    Places places;
+    if (shape.packed) {
+      places.positions = b.input("positions", rows);
+      places.segments = b.input("segments", rows);
+    }
+    const Value x = trunk(layers, tokens, places);
+    const Value targets = b.input("targets", rows);
     const Value scale = b.input("loss_scale", {Shape{}, DType::f32});
     const Value head = head_weight(layers);
     const auto scope = b.scope("loss");
@@ -201,12 +212,13 @@ class Gpt : public Model {
     const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
     const Value positions =
         b.op("iota", {position}, {{"size", shape.length}, {"repeat", shape.batch}});
-    const Value x = trunk(layers, tokens, {position, positions, shape.batch, capacity});
+    const Value x = trunk(layers, tokens, {position, positions, {}, shape.batch, capacity});
     const Value last =
         b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, D_})});  // [B, D]
     return b.matmul(last, head_weight(layers), false, true);
   }
 
+  bool takes_packed_rows() const override { return true; }
   int64_t vocab_size() const override { return V_; }
   int64_t max_length() const override { return T_; }
 
@@ -405,7 +417,7 @@ class Gpt : public Model {
   }
 
   // tokens -> [B, T, D], normalised.
-  Value trunk(Layers& layers, Value tokens, const Cached& cached = {}) const {
+  Value trunk(Layers& layers, Value tokens, const Places& places) const {
     Builder& b = layers.b;
     const int64_t T = b.shape(tokens).last();
     Value x;
@@ -416,8 +428,8 @@ class Gpt : public Model {
     if (positions_ == "learned") {
       const auto scope = b.scope("positions");
       Value table = layers.parameter("weight");  // [max T, D]
-      if (cached.capacity > 0)
-        table = b.op("embedding", {cached.positions, table});
+      if (places.positions.valid())
+        table = b.op("embedding", {places.positions, table});
       else if (T < T_)
         table = b.op("embedding", {b.op("iota", {}, {{"size", T}}), table});
       x = b.add(x, table);
@@ -426,13 +438,13 @@ class Gpt : public Model {
     for (int64_t i = 0; i < L_; ++i) {
       const auto layer = b.layer(fmt::format("layers.{}", i));
       x = b.add(
-          x, b.dropout(attention(layers, layers.norm(x, "norm1", norm_, eps_), cached), dropout_));
+          x, b.dropout(attention(layers, layers.norm(x, "norm1", norm_, eps_), places), dropout_));
       x = b.add(x, b.dropout(mlp(layers, layers.norm(x, "norm2", norm_, eps_)), dropout_));
     }
     return layers.norm(x, "norm", norm_, eps_);
   }
 
-  Value attention(Layers& layers, Value x, const Cached& cached) const {
+  Value attention(Layers& layers, Value x, const Places& places) const {
     Builder& b = layers.b;
     const auto scope = b.scope("attention");
     const Attrs heads{{"heads", H_}, {"kv_heads", G_}, {"head_dim", D_ / H_}};
@@ -441,17 +453,17 @@ class Gpt : public Model {
       Attrs attrs = heads;
       attrs.set({"theta", theta_});
       std::vector<Value> in{qkv};
-      if (cached.capacity > 0) {
+      if (places.positions.valid()) {
         attrs.set({"positions", 1});
-        in.push_back(cached.positions);
+        in.push_back(places.positions);
       }
       qkv = b.op("rope", std::move(in), attrs);
     }
-    if (cached.capacity > 0) {
-      const TensorType rows{{cached.batch, cached.capacity, G_ * (D_ / H_)}, DType::f32};
+    if (places.cached()) {
+      const TensorType rows{{places.batch, places.capacity, G_ * (D_ / H_)}, DType::f32};
       const Value keys = b.leaf(Leaf::cache, b.path("cache_k"), rows),
                   values = b.leaf(Leaf::cache, b.path("cache_v"), rows);
-      const auto out = b.op_all("attention_cached", {qkv, keys, values, cached.position}, heads);
+      const auto out = b.op_all("attention_cached", {qkv, keys, values, places.position}, heads);
       b.update(keys, out[1]);
       b.update(values, out[2]);
       return layers.linear(out[0], "output");
@@ -459,6 +471,10 @@ class Gpt : public Model {
     Attrs attrs = heads;
     attrs.set({"causal", 1});
     std::vector<Value> in{qkv};
+    if (places.segments.valid()) {
+      attrs.set({"mask", "segments"});
+      in.push_back(places.segments);
+    }
     if (b.training && dropout_ > 0) {
       attrs.set({"dropout", dropout_});
       attrs.set({"stream", b.next_random_stream()});

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/batch_shape.h"
 #include "graph/builder.h"
 #include "io/schema.h"
 #include "model/external_config.h"
@@ -34,11 +35,6 @@ struct Parameter {
   }
 };
 
-struct BatchShape {
-  int64_t batch = 1;   // B
-  int64_t length = 1;  // T
-};
-
 class Model {
  public:
   virtual ~Model() = default;
@@ -48,14 +44,17 @@ class Model {
   // tokenizer, `max_length` from training.max_length.
   virtual void resolve(Schema& schema, int64_t vocab_size, int64_t max_length) = 0;
   virtual std::vector<Parameter> parameters() const = 0;
-  // Declares inputs "tokens", "targets" (i32 [B,T]) and "loss_scale" ([]); returns the loss:
-  // loss_scale times the sum of the tokens' negative log-likelihoods.
+  // Declares inputs "tokens", "targets" (i32 [B,T], -1: not scored) and "loss_scale" ([]); returns
+  // the loss: loss_scale times the sum of the targets' negative log-likelihoods. For packed rows
+  // also "segments" and "positions" (i32 [B,T]): which sequence of its row a token is of, and where
+  // in it; tokens of different sequences do not see each other.
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;
   // The graph of generation: T new tokens behind those that a key/value cache of `capacity` tokens
   // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [], tokens in the cache) and
   // "prompt_row" (i32 [B], the rows of [B*T] to predict after); returns their logits [B, V]. The
   // caches are leaves of kind cache, the same in every plan of one batch and capacity.
   virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
+  virtual bool takes_packed_rows() const { return false; }
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_length() const = 0;  // longest sequence it has positions for
   // The model as a Hugging Face style config.json, and back: false when the config is of another

@@ -1,28 +1,20 @@
-// Validation in constant memory: fixed windows, one batch at a time.
+// Validation in constant memory: everything once and in order, one batch at a time.
 #pragma once
 #include <functional>
 #include <optional>
-#include <vector>
 
-#include "data/text_source.h"
 #include "exec/session.h"
-#include "train/settings.h"
+#include "train/training_data.h"
 
 namespace millrace {
 
-class Evaluation {
- public:
-  Evaluation(const Settings& settings, const TextData& data);
-  // Mean negative log-likelihood over the validation windows with the weights the session holds;
-  // `plan` of it is an evaluation graph. The last batch is filled up with ignored targets. Nothing
-  // when `stop` said so in between.
-  std::optional<double> run(Session& session, size_t plan, const std::function<bool()>& stop);
+// Puts a batch where the plan reads it.
+void write_batch(Session& session, size_t plan, const Batch& batch);
 
- private:
-  const Settings& s_;
-  const TextData& data_;
-  std::vector<int64_t> begins_;
-  std::vector<int32_t> tokens_, targets_;
-};
+// Mean negative log-likelihood over the validation batches with the weights the session holds;
+// `first_plan` and those behind it are evaluation graphs, by shape. Nothing when `stop` said so in
+// between; NaN when there is nothing to validate on.
+std::optional<double> validate(const TrainingData& data, Session& session, size_t first_plan,
+                               const std::function<bool()>& stop);
 
 }  // namespace millrace

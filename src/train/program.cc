@@ -183,29 +183,35 @@ DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOp
 }
 
 std::vector<const Plan*> Programs::plans() const {
-  std::vector<const Plan*> list{&step, &evaluate, &generation.prefill, &generation.decode};
-  if (accumulate) list.push_back(&*accumulate);
+  std::vector<const Plan*> list;
+  for (const auto* of : {&steps, &accumulates, &evaluates})
+    for (const Plan& plan : *of) list.push_back(&plan);
+  list.insert(list.end(), {&generation.prefill, &generation.decode});
   return list;
 }
 
-Programs make_programs(const Model& model, const Settings& settings, BatchShape shape,
+Programs make_programs(const Model& model, const Settings& settings, const ProgramShapes& shapes,
                        KernelChooser& chooser) {
-  const Graph step = build_step_graph(model, settings, shape);
-  const std::optional<Graph> accumulate =
-      settings.grad_accum > 1 ? std::optional(build_accumulate_graph(model, settings, shape))
-                              : std::nullopt;
-  const Graph evaluate = build_eval_graph(model, shape);
+  std::vector<Graph> steps, accumulates, evaluates;
+  for (const BatchShape& shape : shapes.train) {
+    steps.push_back(build_step_graph(model, settings, shape));
+    if (settings.grad_accum > 1)
+      accumulates.push_back(build_accumulate_graph(model, settings, shape));
+  }
+  for (const BatchShape& shape : shapes.evaluate)
+    evaluates.push_back(build_eval_graph(model, shape));
   PassOptions options;
   options.off.insert(settings.passes_off.begin(), settings.passes_off.end());
   // What a memory limit changes is the training graph's.
-  const DecodePlans generation = make_decode_plans(model, shape.length, options, chooser);
+  const DecodePlans generation = make_decode_plans(model, model.max_length(), options, chooser);
   auto attempt = [&](const PassOptions& with) {
-    Programs p{make_plan(step, with, chooser), std::nullopt, make_plan(evaluate, with, chooser),
-               generation, with};
-    if (accumulate) p.accumulate = make_plan(*accumulate, with, chooser);
+    Programs p{{}, {}, {}, generation, with};
+    for (const Graph& graph : steps) p.steps.push_back(make_plan(graph, with, chooser));
+    for (const Graph& graph : accumulates) p.accumulates.push_back(make_plan(graph, with, chooser));
+    for (const Graph& graph : evaluates) p.evaluates.push_back(make_plan(graph, with, chooser));
     return p;
   };
-  const int64_t limit = settings.memory_limit, layers = std::ssize(recompute_units(step));
+  const int64_t limit = settings.memory_limit, layers = std::ssize(recompute_units(steps[0]));
   Programs programs = attempt(options);
   auto fits = [&](const Programs& p) { return limit == 0 || p.total_bytes() <= limit; };
   // Recomputation changes no bit of the losses, so it comes first: norms and activations again,
@@ -213,7 +219,7 @@ Programs make_programs(const Model& model, const Settings& settings, BatchShape 
   // another order, and below the kernel's own choice its weights are read too often.
   for (int64_t rows : {0, 256, 64, 16}) {
     options.recompute = {};
-    options.head_chunk_rows = std::min(rows, shape.batch * shape.length);
+    options.head_chunk_rows = std::min(rows, shapes.train[0].batch * shapes.train[0].length);
     if (rows > 0) programs = attempt(options);
     if (fits(programs)) return programs;
     if (!settings.recompute) continue;
@@ -239,12 +245,12 @@ Programs make_programs(const Model& model, const Settings& settings, BatchShape 
   return programs;
 }
 
-int64_t largest_batch(const Model& model, Settings settings, int64_t limit,
+int64_t largest_batch(const Model& model, Settings settings, BatchShape like, int64_t limit,
                       KernelChooser& chooser) {
   settings.memory_limit = limit;
   auto fits = [&](int64_t batch) {
-    return make_programs(model, settings, {batch, settings.max_length}, chooser).total_bytes() <=
-           limit;
+    like.batch = batch;
+    return make_programs(model, settings, like, chooser).total_bytes() <= limit;
   };
   int64_t good = 0, bad = 1;
   while (bad < (1 << 20) && fits(bad)) {

@@ -35,26 +35,39 @@ inline int64_t prefill_chunk(int64_t capacity) { return std::min<int64_t>(64, ca
 DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
                               KernelChooser& chooser);
 
-// Indices into Programs::plans(), and so into a Session made of them.
-enum ProgramIndex : size_t { kStepPlan, kEvaluatePlan, kPrefillPlan, kDecodePlan, kAccumulatePlan };
+// What batches training and validation read; the largest comes first.
+struct ProgramShapes {
+  std::vector<BatchShape> train, evaluate;
+  ProgramShapes(BatchShape both) : train{both}, evaluate{both} {}
+  ProgramShapes(std::vector<BatchShape> train_shapes, std::vector<BatchShape> evaluate_shapes)
+      : train(std::move(train_shapes)), evaluate(std::move(evaluate_shapes)) {}
+};
 
 struct Programs {
-  Plan step;
-  std::optional<Plan> accumulate;
-  Plan evaluate;
+  // One for each shape of a batch; none to accumulate with when an update is one batch.
+  std::vector<Plan> steps, accumulates, evaluates;
   DecodePlans generation;  // of sample text, with a cache of training.max_length tokens
   PassOptions passes;
 
+  const Plan& step() const { return steps[0]; }  // of the largest batch
   std::vector<const Plan*> plans() const;
+  // Places in plans(), and so in a Session made of them, by shape.
+  size_t step_plan(size_t shape = 0) const { return shape; }
+  size_t accumulate_plan(size_t shape = 0) const { return steps.size() + shape; }
+  size_t evaluate_plan(size_t shape = 0) const { return steps.size() + accumulates.size() + shape; }
+  size_t prefill_plan() const { return evaluate_plan(evaluates.size()); }
+  size_t decode_plan() const { return prefill_plan() + 1; }
   int64_t total_bytes() const { return layout_session(plans()).total_bytes(); }
 };
 
 // The least recomputation whose memory is within settings.memory_limit. When nothing fits, the
 // leanest programs are returned: compare total_bytes() with the limit.
-Programs make_programs(const Model& model, const Settings& settings, BatchShape shape,
+Programs make_programs(const Model& model, const Settings& settings, const ProgramShapes& shapes,
                        KernelChooser& chooser);
 
-// Largest batch whose programs fit `limit`, by bisection; 0 when not even one sequence does.
-int64_t largest_batch(const Model& model, Settings settings, int64_t limit, KernelChooser& chooser);
+// Largest batch of shape `like` whose programs fit `limit`, by bisection; 0 when not even one
+// sequence does.
+int64_t largest_batch(const Model& model, Settings settings, BatchShape like, int64_t limit,
+                      KernelChooser& chooser);
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/source_files.h"
 #include "graph/passes.h"
 #include "model/model.h"
 
@@ -17,24 +18,79 @@ void Settings::declare(Schema& s) {
 
   s.choice("model.type", &model_type, model_families()).help("Model family.");
 
-  s.text_list("data.train", &train_data).help("Text files (plain, .gz, .zst), folders, globs, or builtin:grammar.");
-  s.text_list("data.validation", &validation_data)
-      .help("The same for validation; empty: cut from the end of the training text.");
-  s.number("data.validation_fraction", &validation_fraction)
+  s.text_list("data.train", &data.train)
+      .help("Files (plain, .gz, .zst), folders, globs, or builtin:grammar.");
+  s.text_list("data.validation", &data.validation)
+      .help("The same for validation; empty: a part of the training data.");
+  s.text_list("data.test", &data.test).help("The same for a test after training.");
+  s.text_list("data.train_target", &data.train_target)
+      .help("Second files, beside those of data.train line by line: pairs of source and target.");
+  s.text_list("data.validation_target", &data.validation_target)
+      .help("The same beside data.validation.");
+  s.text_list("data.test_target", &data.test_target).help("The same beside data.test.");
+  s.choice("data.format", &data.format, format_names())
+      .help(
+          "What the files are. text: one long text; lines: a record a line; jsonl, csv, tsv: "
+          "records with named fields; tokens: ids as uint16 or uint32; auto: by their ending.");
+  s.text_list("data.fields", &data.fields)
+      .help("Fields of jsonl, csv and tsv to read: one, or two as source and target; empty: text.");
+  s.number("data.validation_fraction", &data.validation_fraction)
       .above(0)
       .below(1)
-      .help("Share of the training text kept for validation when data.validation is empty.");
-  s.text("data.tokenizer", &tokenizer)
-      .help("What a token is: `char`, `byte`, or the path of a tokenizer.json of Hugging Face "
-            "(byte-level BPE: GPT-2, Llama 3).");
-  s.integer("data.max_chars", &max_chars)
+      .help(
+          "Share of the training data kept for validation when data.validation is empty: the end "
+          "of a long text, or records drawn by the seed.");
+  s.number("data.test_fraction", &data.test_fraction)
       .min(0)
-      .help("Use so many characters of the training text at most; 0: all.");
-  s.integer("data.grammar_chars", &grammar_chars)
+      .below(1)
+      .help("The same for a test, of records, when data.test is empty.");
+  s.text("data.tokenizer", &data.tokenizer)
+      .help(
+          "What a token is: `char`, `byte`, or the path of a tokenizer.json of Hugging Face "
+          "(byte-level BPE: GPT-2, Llama 3).");
+  s.integer("data.max_chars", &data.max_chars)
+      .min(0)
+      .help("Use so many characters of the training data at most; 0: all.");
+  s.integer("data.max_records", &data.max_records)
+      .min(0)
+      .help("Use so many records of the training files at most; 0: all.");
+  s.integer("data.grammar_chars", &data.grammar_chars)
       .range(1000, 1e10)
       .help("How much text builtin:grammar writes.");
-  s.choice("data.sampling", &sampling, {"random", "sequential"})
-      .help("random: windows anywhere; sequential: every window once per epoch, shuffled.");
+  s.choice("data.on_bad_record", &data.on_bad_record, {"error", "skip"})
+      .help("What a record that cannot be read does: end the run, or be passed over and counted.");
+  s.boolean("data.allow_change", &data.allow_change)
+      .help("A resumed run may go on with other training data.");
+  s.choice("data.sampling", &data.sampling, {"random", "sequential"})
+      .help(
+          "Windows of a long text. random: anywhere; sequential: every one once per epoch, "
+          "shuffled.");
+  s.choice("data.batching", &data.batching, {"auto", "windows", "buckets", "packing"})
+      .help(
+          "windows: all data as one long text; buckets: records with others of similar length; "
+          "packing: several records in a row, which do not see each other; auto: windows for "
+          "text, packing for records.");
+  s.integer("data.batch_tokens", &data.batch_tokens)
+      .range(0, 1e9)
+      .help(
+          "buckets: token places of a batch; 0: training.batch_size records, whatever their "
+          "length.");
+  s.choice("data.chunking", &data.chunking, {"hard", "sentence", "paragraph"})
+      .help(
+          "Where a record longer than training.max_length is cut: there, or at the last sentence "
+          "or paragraph end before it.");
+  s.integer("data.chunk_overlap", &data.chunk_overlap)
+      .range(0, 1 << 20)
+      .help("Tokens that a chunk repeats from the one before it, to be read but not scored.");
+  s.integer("data.num_workers", &data.num_workers)
+      .range(0, 256)
+      .allow_auto()
+      .help(
+          "Threads that make batches ahead; auto: one, and more while training waits for them; "
+          "0: none. The order of the data does not depend on it.");
+  s.integer("data.prefetch_factor", &data.prefetch_factor)
+      .range(1, 1024)
+      .help("Updates that each of them makes ahead.");
 
   s.integer("training.batch_size", &batch_size)
       .range(1, 1 << 20)
@@ -204,12 +260,10 @@ bool RunLength::due(const std::vector<Duration>& every, int64_t step) const {
   return false;
 }
 
-RunLength run_length(const Settings& s, int64_t training_tokens) {
+RunLength run_length(const Settings& s, double updates_per_epoch, double tokens_per_update) {
   RunLength length;
-  const int64_t windows = (training_tokens - 1) / s.max_length;
-  const int64_t sequences = s.batch_size * s.grad_accum;
-  length.tokens_per_step = static_cast<double>(sequences * s.max_length);
-  length.steps_per_epoch = static_cast<double>(std::max<int64_t>(1, windows / sequences));
+  length.tokens_per_step = tokens_per_update;
+  length.steps_per_epoch = std::max(1.0, std::floor(updates_per_epoch));
   if (s.max_steps > 0)
     length.total = s.max_steps;
   else if (s.max_tokens > 0)

@@ -41,17 +41,30 @@ struct HealthSettings {
   double spike_sigma = 6;     // 0: no warning
 };
 
+struct DataSettings {
+  std::vector<std::string> train{"builtin:grammar"}, validation, test;
+  std::vector<std::string> train_target, validation_target, test_target;
+  std::string format = "auto";
+  std::vector<std::string> fields;
+  double validation_fraction = 0.1, test_fraction = 0;
+  std::string tokenizer = "char";
+  int64_t vocab_size = 8000, min_frequency = 2;
+  int64_t max_chars = 0, max_records = 0, grammar_chars = 4'000'000;
+  std::string on_bad_record = "error";
+  bool allow_change = false;
+
+  std::string sampling = "random", batching = "auto", chunking = "hard";
+  int64_t chunk_overlap = 0, batch_tokens = 0;
+  int64_t num_workers = -1, prefetch_factor = 2;  // -1: auto
+};
+
 struct Settings {
   std::string run_name = "run", runs_folder = "runs", device = "auto";
   int64_t seed = 1;
 
   std::string model_type = "gpt";
 
-  std::vector<std::string> train_data{"builtin:grammar"}, validation_data;
-  double validation_fraction = 0.1;
-  std::string tokenizer = "char";
-  int64_t max_chars = 0, grammar_chars = 4'000'000;
-  std::string sampling = "random";
+  DataSettings data;
 
   int64_t batch_size = 32, grad_accum = 1, max_length = 128, max_steps = 0, max_tokens = 0,
           num_epochs = 1;
@@ -89,7 +102,8 @@ struct RunLength {
   // Does a boundary of `every` lie in the update that ends with `step` (1-based)?
   bool due(const std::vector<Duration>& every, int64_t step) const;
 };
-RunLength run_length(const Settings& settings, int64_t training_tokens);
+// `updates_per_epoch` may be below one; `tokens_per_update` without padding.
+RunLength run_length(const Settings& settings, double updates_per_epoch, double tokens_per_update);
 
 // The learning rate of `step` (0-based).
 double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t step,

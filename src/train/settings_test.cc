@@ -128,12 +128,12 @@ TEST(RunLength, FollowsStepsTokensOrEpochs) {
   s.grad_accum = 2;
   s.max_length = 10;
   s.num_epochs = 3;
-  // 801 tokens are 80 windows: 10 updates of 8 sequences an epoch.
-  EXPECT_EQ(run_length(s, 801).total, 30);
+  // 10 updates of 80 tokens an epoch.
+  EXPECT_EQ(run_length(s, 10.0, 80).total, 30);
   s.max_tokens = 1000;  // 80 tokens an update
-  EXPECT_EQ(run_length(s, 801).total, 13);
+  EXPECT_EQ(run_length(s, 10.0, 80).total, 13);
   s.max_steps = 7;
-  const RunLength length = run_length(s, 801);
+  const RunLength length = run_length(s, 10.0, 80);
   EXPECT_EQ(length.total, 7);
   using Unit = Duration::Unit;
   EXPECT_EQ(length.steps({5, Unit::steps}), 5);

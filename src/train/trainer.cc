@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "core/text.h"
-#include "data/sampler.h"
+#include "data/loader.h"
 #include "train/evaluation.h"
 #include "train/generate.h"
 #include "train/health.h"
@@ -25,7 +26,7 @@ double average_rate(double decay, int64_t step) {
 
 class Loop {
  public:
-  Loop(const Model& model, const Settings& settings, const TextData& data, Backend& backend,
+  Loop(const Model& model, const Settings& settings, const TrainingData& data, Backend& backend,
        const Programs& programs, RunFolder* run, TrainObserver& observer)
       : model_(model),
         s_(settings),
@@ -35,14 +36,8 @@ class Loop {
         run_(run),
         observer_(observer),
         session_(backend, programs.plans()),
-        evaluation_(settings, data),
-        sampler_(static_cast<int64_t>(data.train.size()), settings.max_length,
-                 static_cast<uint64_t>(settings.seed), settings.sampling == "random"),
-        length_(run_length(settings, static_cast<int64_t>(data.train.size()))),
-        eval_every_(settings.eval_every),
-        tokens_(static_cast<size_t>(settings.batch_size * settings.max_length)),
-        targets_(tokens_.size()),
-        begins_(static_cast<size_t>(settings.batch_size)) {
+        length_(data.run_length(settings)),
+        eval_every_(settings.eval_every) {
     if (eval_every_.empty())
       eval_every_ = {{std::max(1.0, std::ceil(static_cast<double>(length_.total) / 5))}};
     if (run)
@@ -64,6 +59,7 @@ class Loop {
       run_->begin_metrics(resume ? state_.metrics_bytes : 0, state_.step, state_.seconds,
                           s_.tensorboard);
     earlier_seconds_ = state_.seconds;
+    start_loader();
     epoch_ledger_ = window_ledger_ = owner_times();
     while (duties() && !finished() && !interrupted()) update();
     result_.stopped = !finished();
@@ -79,21 +75,23 @@ class Loop {
   }
 
   std::string sample() {
+    const Tokenizer& tokenizer = data_.set.tokenizer();
     std::vector<int32_t> prompt;
-    const auto shown =
-        std::min<std::ptrdiff_t>(std::min<std::ptrdiff_t>(16, s_.max_length),
-                                 static_cast<std::ptrdiff_t>(data_.validation.size()));
-    if (s_.sample_prompt.empty())
-      prompt.assign(data_.validation.begin(), data_.validation.begin() + shown);
-    else
-      data_.tokenizer->encode(s_.sample_prompt, {"sample.prompt"}, prompt);
+    if (s_.sample_prompt.empty()) {
+      const Split& split = data_.set.validation;
+      prompt.resize(static_cast<size_t>(std::min({int64_t{16}, s_.max_length, split.size()})));
+      if (!prompt.empty()) split.tokens->read(split.begin, prompt);
+    } else {
+      tokenizer.encode(s_.sample_prompt, {"sample.prompt"}, prompt);
+    }
     const WithAverage weights(*this);
-    return data_.tokenizer->decode(generate(session_, {kPrefillPlan, kDecodePlan, s_.max_length},
-                                            data_.tokenizer->vocab_size(), prompt,
-                                            {.max_tokens = s_.sample_length,
-                                             .temperature = s_.sample_temperature,
-                                             .seed = static_cast<uint64_t>(s_.seed)})
-                                       .tokens);
+    return tokenizer.decode(
+        generate(session_, {programs_.prefill_plan(), programs_.decode_plan(), s_.max_length},
+                 tokenizer.vocab_size(), prompt,
+                 {.max_tokens = s_.sample_length,
+                  .temperature = s_.sample_temperature,
+                  .seed = static_cast<uint64_t>(s_.seed)})
+            .tokens);
   }
 
  private:
@@ -133,7 +131,7 @@ class Loop {
 
   void begin_anew() {
     initialize(session_, model_, static_cast<uint64_t>(s_.seed));
-    for (const Node& n : programs_.step.graph.nodes)
+    for (const Node& n : programs_.step().graph.nodes)
       if (n.leaf == Leaf::optimizer_state)
         fill_leaf(session_, n.name,
                   [](int64_t, std::span<float> out) { std::fill(out.begin(), out.end(), 0.0f); });
@@ -141,13 +139,13 @@ class Loop {
       for (const Parameter& p : model_.parameters())
         session_.write<float>("ema." + p.name, session_.read<float>(p.name));
     state_ = TrainerState();
-    state_.data_digest = data_digest(data_);
+    state_.data_digest = data_.digest();
   }
 
   void load(const FoundCheckpoint& from) {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
     state_ = TrainerState::of_checkpoint(from.folder);
-    load_checkpoint_tensors(from.folder, programs_.step, session_, model_);
+    load_checkpoint_tensors(from.folder, programs_.step(), session_, model_);
     saved_step_ = state_.step;
   }
 
@@ -188,29 +186,42 @@ class Loop {
     return state_.step > 0 && length_.due(s_.checkpoint.every, state_.step);
   }
 
-  // One update: grad_accum micro-batches. The loss scale is one over all tokens of the update, so
-  // that the result does not depend on how the batch is cut.
+  // Batches are made ahead from where the run stands in the data.
+  void start_loader() {
+    LoaderOptions options;
+    options.workers = static_cast<int>(s_.data.num_workers);
+    options.most_workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    options.prefetch_factor = static_cast<int>(s_.data.prefetch_factor);
+    loader_.emplace(*data_.batches, state_.samples, s_.grad_accum, options);
+  }
+
+  // One update: grad_accum micro-batches. The loss scale is one over all scored tokens of the
+  // update, so that the result does not depend on how the batch is cut.
   void update() {
     const int64_t begin = now_ns();
-    const float scale = 1.0f / static_cast<float>(s_.batch_size * s_.max_length * s_.grad_accum);
+    const UpdateBatches* batches = nullptr;
+    {
+      const OwnerScope waiting(result_.ledger, Owner::input_wait);
+      batches = &loader_->next();
+    }
+    const float scale = 1.0f / static_cast<float>(batches->scored);
     const auto learning_rate = static_cast<float>(rate(state_.step)),
                number = static_cast<float>(state_.step + 1),
                average = static_cast<float>(average_rate(s_.ema_decay, state_.step));
     double loss = 0;
+    size_t plan = 0;
     for (int64_t micro = 0; micro < s_.grad_accum; ++micro) {
       const bool last = micro + 1 == s_.grad_accum;
+      const Batch& batch = batches->parts[static_cast<size_t>(micro)];
+      plan = last ? programs_.step_plan(batch.shape) : programs_.accumulate_plan(batch.shape);
       {
-        const OwnerScope input(result_.ledger, Owner::input_wait);
-        const int64_t first = state_.samples + micro * s_.batch_size;
-        for (int64_t i = 0; i < s_.batch_size; ++i)
-          begins_[static_cast<size_t>(i)] = sampler_.begin_of(first + i);
-        fill_batch(data_.train, begins_, s_.max_length, tokens_.data(), targets_.data());
-        session_.write<int32_t>("tokens", tokens_);
-        session_.write<int32_t>("targets", targets_);
+        const OwnerScope copying(result_.ledger, Owner::h2d);
+        write_batch(session_, plan, batch);
         write_scalar("loss_scale", scale);
         if (session_.has("random_key")) {
           // Follows the data, not the step: after a roll-back both are new.
-          const auto seed = static_cast<uint64_t>(s_.seed), at = static_cast<uint64_t>(first);
+          const auto seed = static_cast<uint64_t>(s_.seed),
+                     at = static_cast<uint64_t>(state_.samples + micro * data_.batches->stride());
           const int32_t key[4] = {static_cast<int32_t>(seed), static_cast<int32_t>(seed >> 32),
                                   static_cast<int32_t>(at), static_cast<int32_t>(at >> 32)};
           session_.write<int32_t>("random_key", key);
@@ -221,16 +232,20 @@ class Loop {
         write_scalar("learning_rate", learning_rate);
         write_scalar("step", number);
       }
-      const size_t plan = last ? kStepPlan : kAccumulatePlan;
       session_.run(plan, &result_.ledger, [this] { wait_until_saved_state_is_read(); });
       const double got = session_.scalar_output(plan, "loss");
       loss = last ? got : loss + got;  // the last plan adds the earlier ones itself
     }
-    norm_ = session_.scalar_output(kStepPlan, "grad_norm");
+    step_plan_ = plan;
+    norm_ = session_.scalar_output(plan, "grad_norm");
     step_seconds_.push_back(seconds_since(begin));
     state_.step += 1;
-    state_.samples += s_.batch_size * s_.grad_accum;
-    state_.tokens += s_.batch_size * s_.grad_accum * s_.max_length;
+    state_.samples += data_.batches->stride() * s_.grad_accum;
+    state_.tokens += batches->useful;
+    window_places_ += batches->places;
+    window_useful_ += batches->useful;
+    places_ += batches->places;
+    useful_ += batches->useful;
     if (state_.step == 1) state_.first_loss = loss;
     state_.last_loss = loss;
     result_.losses.push_back(loss);
@@ -260,7 +275,7 @@ class Loop {
     ++state_.skipped;
     ++state_.skipped_in_a_row;
     const bool enough = state_.skipped_in_a_row >= s_.health.max_skipped;
-    const std::string culprit = enough ? session_.first_nonfinite(kStepPlan) : "";
+    const std::string culprit = enough ? session_.first_nonfinite(step_plan_) : "";
     note(fmt::format("update {}: loss {}, gradient norm {}; nothing was written", state_.step, loss,
                      norm_));
     if (run_)
@@ -322,8 +337,11 @@ class Loop {
         state_.window.mean(),
         norm_,
         rate(state_.step - 1),
-        length_.tokens_per_step * steps / seconds,
+        static_cast<double>(window_places_) / seconds,
         seconds / steps,
+        window_places_ > 0
+            ? static_cast<double>(window_useful_) / static_cast<double>(window_places_)
+            : 1,
         earlier_seconds_ + elapsed,
         here > 0 ? elapsed / here * static_cast<double>(length_.total - state_.step) : 0,
         owner_seconds(Owner::input_wait, window_ledger_) / seconds};
@@ -337,6 +355,9 @@ class Loop {
           {"train/epoch", epochs_done()},
           {"train/tokens_seen", static_cast<double>(state_.tokens)},
           {"throughput/tokens_per_sec", report.tokens_per_second},
+          {"throughput/useful_tokens_per_sec", report.tokens_per_second * report.useful_share},
+          {"data/useful_share", report.useful_share},
+          {"data/workers", static_cast<double>(loader_->workers())},
           {"throughput/steps_per_sec", 1 / report.step_seconds},
           {"time/step", report.step_seconds},
           {"memory/predicted_peak_bytes", static_cast<double>(session_.allocated_bytes())}};
@@ -348,6 +369,7 @@ class Loop {
       run_->metrics("train", report.step, metrics);
     }
     state_.window = {};
+    window_places_ = window_useful_ = 0;
     window_ns_ = now_ns();
     window_ledger_ = owner_times();
   }
@@ -420,7 +442,7 @@ class Loop {
     {
       const OwnerScope eval(result_.ledger, Owner::eval);
       const WithAverage weights(*this);
-      loss = evaluation_.run(session_, kEvaluatePlan, [] { return stop_asked(); });
+      loss = validate(data_, session_, programs_.evaluate_plan(), [] { return stop_asked(); });
     }
     if (!loss) return false;
     const OwnerScope logging(result_.ledger, Owner::logging);
@@ -461,7 +483,7 @@ class Loop {
   void save() {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
     CheckpointContent content;
-    content.tensors = state_tensors(session_, programs_.step);
+    content.tensors = state_tensors(session_, programs_.step());
     try {
       state_.metrics_bytes = run_->sync_metrics();
     } catch (const Error& error) {
@@ -472,9 +494,9 @@ class Loop {
     content.texts = {{kTrainerStateName, state_.to_json(length_.total, epochs_done())},
                      {"config.json", model_.external_config()},
                      {"config.resolved.yaml", run_->config()}};
-    const TokenizerFile tokenizer = data_.tokenizer->file();
+    const TokenizerFile tokenizer = data_.set.tokenizer().file();
     content.texts[tokenizer.name] = tokenizer.bytes;
-    content.manifest = {MILLRACE_VERSION, state_.step, programs_.step.hash(), {}, {}, {}};
+    content.manifest = {MILLRACE_VERSION, state_.step, programs_.step().hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {
       content.manifest.metric_name = s_.checkpoint.metric;
@@ -536,26 +558,30 @@ class Loop {
     result_.all_seconds = earlier_seconds_ + result_.seconds;
     double seconds = 0;
     for (const double s : step_seconds_) seconds += s;
-    if (seconds > 0)
-      result_.tokens_per_second =
-          length_.tokens_per_step * static_cast<double>(step_seconds_.size()) / seconds;
+    if (seconds > 0) result_.tokens_per_second = static_cast<double>(places_) / seconds;
+    if (places_ > 0)
+      result_.useful_share = static_cast<double>(useful_) / static_cast<double>(places_);
+    for (const WorkTimes& t : loader_->times())
+      result_.ledger.background.push_back(
+          {fmt::format("loader {}", result_.ledger.background.size() + 1), t.busy_ns, t.wait_ns,
+           t.items});
     result_.median_step_seconds = median(step_seconds_);
   }
 
   const Model& model_;
   const Settings& s_;
-  const TextData& data_;
+  const TrainingData& data_;
   Backend& backend_;
   const Programs& programs_;
   RunFolder* run_;
   TrainObserver& observer_;
   Session session_;
-  Evaluation evaluation_;
-  WindowSampler sampler_;
   RunLength length_;
   std::vector<Duration> eval_every_;
-  std::vector<int32_t> tokens_, targets_;
-  std::vector<int64_t> begins_;
+  std::optional<Loader> loader_;
+  size_t step_plan_ = 0;                           // of the last update
+  int64_t window_places_ = 0, window_useful_ = 0;  // since the last metric line
+  int64_t places_ = 0, useful_ = 0;                // of this sitting
 
   TrainerState state_;
   TrainResult result_;
@@ -600,12 +626,7 @@ std::vector<std::string> metric_names() {
   return names;
 }
 
-std::string data_digest(const TextData& data) {
-  const auto bytes = std::as_bytes(std::span(data.train));
-  return digest_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).xxh3;
-}
-
-TrainResult train(const Model& model, const Settings& settings, const TextData& data,
+TrainResult train(const Model& model, const Settings& settings, const TrainingData& data,
                   Backend& backend, const Programs& programs, RunFolder* run,
                   TrainObserver& observer, const FoundCheckpoint* resume) {
   Loop loop(model, settings, data, backend, programs, run, observer);
@@ -614,13 +635,16 @@ TrainResult train(const Model& model, const Settings& settings, const TextData& 
   return result;
 }
 
-Metrics evaluate_model(const Model& model, const Settings& settings, const TextData& data,
-                       Backend& backend, const fs::path& folder) {
-  const Plan plan =
-      make_plan(build_eval_graph(model, {settings.batch_size, settings.max_length}), {}, backend);
-  Session session(backend, {&plan});
+Metrics evaluate_model(const Model& model, const TrainingData& data, Backend& backend,
+                       const fs::path& folder) {
+  std::vector<Plan> plans;
+  for (const BatchShape& shape : data.shapes().evaluate)
+    plans.push_back(make_plan(build_eval_graph(model, shape), {}, backend));
+  std::vector<const Plan*> list;
+  for (const Plan& plan : plans) list.push_back(&plan);
+  Session session(backend, list);
   load_model(folder, session, model);
-  return Loop::metrics_of(*Evaluation(settings, data).run(session, 0, [] { return false; }));
+  return Loop::metrics_of(*validate(data, session, 0, [] { return false; }));
 }
 
 }  // namespace millrace

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "data/text_source.h"
 #include "exec/ledger.h"
 #include "exec/session.h"
 #include "model/model.h"
@@ -16,6 +15,7 @@
 #include "train/program.h"
 #include "train/run_folder.h"
 #include "train/settings.h"
+#include "train/training_data.h"
 
 namespace millrace {
 
@@ -23,7 +23,8 @@ struct StepReport {
   int64_t step = 0, total = 0;  // updates done, updates planned
   double loss = 0;              // mean over the updates since the last report
   double grad_norm = 0, learning_rate = 0;
-  double tokens_per_second = 0, step_seconds = 0;
+  double tokens_per_second = 0, step_seconds = 0;     // every place that was computed
+  double useful_share = 1;                            // of these that were no padding
   double elapsed_seconds = 0, remaining_seconds = 0;  // elapsed over all sittings
   double input_wait_share = 0;
 };
@@ -62,7 +63,8 @@ struct TrainResult {
   int64_t best_step = 0;
   double seconds = 0;            // of the loop, this sitting
   double all_seconds = 0;        // over all sittings
-  double tokens_per_second = 0;  // over updates only, without evaluation
+  double tokens_per_second = 0;  // over updates only, without evaluation; places
+  double useful_share = 1;       // of the places that were no padding
   double median_step_seconds = 0;
   bool stopped = false;        // before its end, by a signal or runtime.stop_after
   bool early_stopped = false;  // no gain for training.early_stop_patience validations
@@ -82,15 +84,12 @@ std::vector<std::string> metric_names();
 // `run` may be null: nothing is written then (tests, trials). `resume` is a verified checkpoint of
 // this model and these settings. Asks train/signals.h whether to stop; the caller decides whether
 // signals are taken.
-TrainResult train(const Model& model, const Settings& settings, const TextData& data,
+TrainResult train(const Model& model, const Settings& settings, const TrainingData& data,
                   Backend& backend, const Programs& programs, RunFolder* run,
                   TrainObserver& observer, const FoundCheckpoint* resume = nullptr);
 
-// All validation windows, with the weights of a folder.
-Metrics evaluate_model(const Model& model, const Settings& settings, const TextData& data,
-                       Backend& backend, const fs::path& folder);
-
-// What the training tokens are, to notice that a run is continued on others.
-std::string data_digest(const TextData& data);
+// All validation batches, with the weights of a folder.
+Metrics evaluate_model(const Model& model, const TrainingData& data, Backend& backend,
+                       const fs::path& folder);
 
 }  // namespace millrace

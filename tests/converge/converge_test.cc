@@ -16,16 +16,16 @@
 namespace millrace {
 namespace {
 
-TextData data_of(const std::string& train_text, const std::string& validation_text) {
-  TextData data;
-  data.tokenizer = make_char_tokenizer(train_text, {"training text"});
-  data.tokenizer->encode(train_text, {"training text"}, data.train);
-  data.tokenizer->encode(validation_text, {"validation text"}, data.validation);
-  return data;
+Dataset data_of(const std::string& train_text, const std::string& validation_text) {
+  std::shared_ptr<const Tokenizer> tokenizer = make_char_tokenizer(train_text, {"training text"});
+  std::vector<int32_t> train, validation;
+  tokenizer->encode(train_text, {"training text"}, train);
+  tokenizer->encode(validation_text, {"validation text"}, validation);
+  return dataset_in_memory(tokenizer, std::move(train), std::move(validation));
 }
 
 // The alphabet over and over: each character says which one comes next, so the loss can reach zero.
-TextData periodic_text() {
+Dataset periodic_text() {
   std::string text;
   while (text.size() < 4096) text += "abcdefghijklmnopqrstuvwxyz";
   return data_of(text, text.substr(0, 512));
@@ -60,18 +60,19 @@ class Converge : public testing::Test {
   }
 
   static TrainResult train_model(const std::string& model_keys, const Settings& settings,
-                                 const TextData& data) {
+                                 const Dataset& data) {
     const auto model = make_model("gpt");
     Schema schema;
     model->declare(schema);
     schema.load_text("model: {" + model_keys + "}", "model keys");
     schema.finish();
-    model->resolve(schema, data.tokenizer->vocab_size(), settings.max_length);
+    model->resolve(schema, data.vocab_size, settings.max_length);
     const auto backend = cpu::make_backend(cpu::best_isa());
-    const Programs programs =
-        make_programs(*model, settings, {settings.batch_size, settings.max_length}, *backend);
+    DataObserver silent;
+    const TrainingData training = make_training_data(data, settings, true, silent);
+    const Programs programs = make_programs(*model, settings, training.shapes(), *backend);
     TrainObserver nobody;
-    return train(*model, settings, data, *backend, programs, nullptr, nobody);
+    return train(*model, settings, training, *backend, programs, nullptr, nobody);
   }
 };
 
@@ -103,7 +104,7 @@ TEST_F(Converge, AdditionIsLearnt) {
   Settings s = small_run(500);
   s.batch_size = 32;
   s.max_length = 4 * kLine;
-  s.sampling = "sequential";  // windows begin where lines begin
+  s.data.sampling = "sequential";  // windows begin where lines begin
   const TrainResult result =
       train_model(kGpt2, s, data_of(addition_lines(20000, false, 1), addition_lines(200, true, 2)));
 
@@ -145,7 +146,7 @@ TEST_F(Converge, EveryOptimizerLowersTheLoss) {
 
 TEST_F(Converge, ThreadsDoNotChangeABit) {
   constexpr int64_t kSteps = 6;  // a bit that differs in a gradient shows in the next loss
-  const TextData data = data_of(addition_lines(1000, false, 1), addition_lines(40, true, 2));
+  const Dataset data = data_of(addition_lines(1000, false, 1), addition_lines(40, true, 2));
   for (const std::string& keys : {kGpt2, kLlama})
     for (const char* dropout : {"0", "0.1"}) {
       SCOPED_TRACE(keys + ", dropout " + dropout);
@@ -166,7 +167,7 @@ TEST_F(Converge, ThreadsDoNotChangeABit) {
 // Sample number (step * accum + micro) * batch + i: both runs read the same windows in each update.
 // What differs is the order of sums in float; measured 2e-7.
 TEST_F(Converge, MicroBatchesDoNotChangeTheRun) {
-  const TextData data = data_of(addition_lines(1000, false, 1), addition_lines(40, true, 2));
+  const Dataset data = data_of(addition_lines(1000, false, 1), addition_lines(40, true, 2));
   for (const std::string& keys : {kGpt2, kLlama}) {
     SCOPED_TRACE(keys);
     Settings whole = small_run(40);

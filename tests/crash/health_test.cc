@@ -125,12 +125,12 @@ class HealthTest : public testing::Test {
     cpu::set_threads(0);
     fs::remove_all(folder_);
   }
-  static TextData text() {
-    TextDataOptions options;
+  static TrainingData data_for(const Settings& s) {
+    DataOptions options;
     options.train = {kBuiltinGrammar};
     options.grammar_chars = 4000;
-    options.window = 13;
-    return load_text_data(options);
+    DataObserver silent;
+    return make_training_data(open_dataset(options, silent), s, true, silent);
   }
   static Settings settings() {
     Settings s;
@@ -148,11 +148,11 @@ class HealthTest : public testing::Test {
   struct Made {
     std::unique_ptr<Model> model = make_model("gpt");
     Schema schema;
-    Made(const Settings& s, const TextData& data) {
+    Made(const Settings& s, const TrainingData& data) {
       model->declare(schema);
       schema.load_text("model: {d_model: 16, num_layers: 2, num_heads: 2}", "test.yaml");
       schema.finish();
-      model->resolve(schema, data.tokenizer->vocab_size(), s.max_length);
+      model->resolve(schema, data.set.vocab_size, s.max_length);
     }
   };
 
@@ -172,7 +172,7 @@ TEST_F(HealthTest, NothingThatIsNotFiniteReachesWeightsOrMoments) {
     Session session(backend_, programs.plans());
     auto begin_anew = [&] {
       initialize(session, *tiny.model, 1);
-      for (const std::string& leaf : state_leaves(programs.step))
+      for (const std::string& leaf : state_leaves(programs.step()))
         if (leaf.find("layers.") != 0 && session.type(leaf).dtype == DType::f32 &&
             (leaf.starts_with("m.") || leaf.starts_with("v.") || leaf.starts_with("ema.")))
           session.write<float>(leaf,
@@ -200,23 +200,23 @@ TEST_F(HealthTest, NothingThatIsNotFiniteReachesWeightsOrMoments) {
     }
     auto state = [&] {
       std::map<std::string, std::vector<float>> values;
-      for (const auto& [leaf, tensor] : state_tensors(session, programs.step))
+      for (const auto& [leaf, tensor] : state_tensors(session, programs.step()))
         values[leaf] = tensor.values();
       return values;
     };
-    const auto targets = targets_of(programs.step);
+    const auto targets = targets_of(programs.step());
     const float values[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < goal / 2; ++i) {
       const Target& t = targets[random_() % targets.size()];
-      backend_.injection = {&programs.step, t.node, t.out,
+      backend_.injection = {&programs.step(), t.node, t.out,
                             random_() % static_cast<size_t>(t.elements), values[random_() % 3]};
       const auto before = state();
-      session.run(kStepPlan);
+      session.run(0);
       backend_.injection.node = -1;
       const auto after = state();
-      const float loss = session.scalar_output(kStepPlan, "loss"),
-                  norm = session.scalar_output(kStepPlan, "grad_norm");
-      const std::string_view op = programs.step.graph[t.node].op->name;
+      const float loss = session.scalar_output(0, "loss"),
+                  norm = session.scalar_output(0, "grad_norm");
+      const std::string_view op = programs.step().graph[t.node].op->name;
       if (!std::isfinite(loss) || !std::isfinite(norm)) {
         ++caught;
         ASSERT_TRUE(before == after) << "injected into " << op;
@@ -271,12 +271,12 @@ class InjectingObserver : public TrainObserver {
 };
 
 TEST_F(HealthTest, SkipsThenRollsBackPastTheDataThenGoesOn) {
-  const TextData data = text();
   Settings s = settings();
+  const TrainingData data = data_for(s);
   const Made made(s, data);
-  const Programs programs = make_programs(*made.model, s, {s.batch_size, s.max_length}, backend_);
+  const Programs programs = make_programs(*made.model, s, data.shapes(), backend_);
   {  // two bad updates: skipped, nothing more
-    InjectingObserver observer(backend_, programs.step, 5, 7);
+    InjectingObserver observer(backend_, programs.step(), 5, 7);
     const auto run = RunFolder::create(folder_, "two");
     const TrainResult r = train(*made.model, s, data, backend_, programs, run.get(), observer);
     EXPECT_EQ(r.skipped_updates, 2);
@@ -285,7 +285,7 @@ TEST_F(HealthTest, SkipsThenRollsBackPastTheDataThenGoesOn) {
     EXPECT_TRUE(std::isfinite(r.last_loss));
   }
   {  // three in a row: back to the checkpoint of update 4, and on
-    InjectingObserver observer(backend_, programs.step, 5, 8);
+    InjectingObserver observer(backend_, programs.step(), 5, 8);
     const auto run = RunFolder::create(folder_, "three");
     const TrainResult r = train(*made.model, s, data, backend_, programs, run.get(), observer);
     EXPECT_EQ(r.skipped_updates, 3);
@@ -299,12 +299,12 @@ TEST_F(HealthTest, SkipsThenRollsBackPastTheDataThenGoesOn) {
 }
 
 TEST_F(HealthTest, DivergenceStopsAndNamesTheNode) {
-  const TextData data = text();
   Settings s = settings();
   s.health.max_rollbacks = 2;
+  const TrainingData data = data_for(s);
   const Made made(s, data);
-  const Programs programs = make_programs(*made.model, s, {s.batch_size, s.max_length}, backend_);
-  InjectingObserver observer(backend_, programs.step, 5, 1000);
+  const Programs programs = make_programs(*made.model, s, data.shapes(), backend_);
+  InjectingObserver observer(backend_, programs.step(), 5, 1000);
   const auto run = RunFolder::create(folder_, "always");
   try {
     train(*made.model, s, data, backend_, programs, run.get(), observer);
@@ -351,10 +351,10 @@ class FullDisk : public FileSystem {
 };
 
 TEST_F(HealthTest, TrainingGoesOnWhileTheDiskIsFull) {
-  const TextData data = text();
   const Settings s = settings();
+  const TrainingData data = data_for(s);
   const Made made(s, data);
-  const Programs programs = make_programs(*made.model, s, {s.batch_size, s.max_length}, backend_);
+  const Programs programs = make_programs(*made.model, s, data.shapes(), backend_);
   FullDisk disk;
   struct Watcher : TrainObserver {
     FullDisk* disk = nullptr;
@@ -397,14 +397,14 @@ class SlowDisk : public FileSystem {
 };
 
 TEST_F(HealthTest, CheckpointsHoldTheStateOfTheirStepOnASlowDisk) {
-  const TextData data = text();
   Settings s = settings();
   s.ema_decay = 0.9;
   s.eval_every = {{3}};
   s.checkpoint.every = {{1}};
   s.checkpoint.keep_last = 100;
+  const TrainingData data = data_for(s);
   const Made made(s, data);
-  const Programs programs = make_programs(*made.model, s, {s.batch_size, s.max_length}, backend_);
+  const Programs programs = make_programs(*made.model, s, data.shapes(), backend_);
   TrainObserver silent;
   const auto often = RunFolder::create(folder_, "often");
   {
@@ -426,14 +426,14 @@ TEST_F(HealthTest, CheckpointsHoldTheStateOfTheirStepOnASlowDisk) {
 }
 
 TEST_F(HealthTest, LogLinesTellAllTheTimeOfTheirSteps) {
-  const TextData data = text();
   Settings s = settings();
   s.log_interval = 4;
   s.eval_every = {{3}};
   s.sample_length = 2;
   s.sample_every = {{5}};
+  const TrainingData data = data_for(s);
   const Made made(s, data);
-  const Programs programs = make_programs(*made.model, s, {s.batch_size, s.max_length}, backend_);
+  const Programs programs = make_programs(*made.model, s, data.shapes(), backend_);
   struct Watcher : TrainObserver {
     double seconds = 0;
     int64_t last = 0;

@@ -52,6 +52,8 @@ struct Target {
 
 const std::vector<Target>& targets();
 const Target* find_target(std::string_view name);
+// The readers of records, in a file of their own; words of numbers and of JSON come to theirs.
+std::vector<Target> data_targets();
 
 std::vector<Example> safetensors_examples();
 std::vector<Example> yaml_examples();
@@ -60,6 +62,10 @@ std::vector<Example> tokenizer_json_examples();
 std::vector<Example> utf8_examples();
 std::vector<Example> byte_bpe_examples();
 std::vector<Example> csv_examples();
+std::vector<Example> json_lines_examples();
+std::vector<Example> token_file_examples();
+std::vector<Example> trajectory_table_examples();
+std::vector<Example> ragged_safetensors_examples();
 std::vector<Example> manifest_examples();
 std::vector<Example> trainer_state_examples();
 std::vector<Example> model_config_examples();

@@ -14,38 +14,13 @@
 #include "io/weight_folder.h"
 #include "io/yaml.h"
 #include "model/model.h"
+#include "tests/fuzz/checks.h"
 #include "tests/fuzz/fuzz.h"
 #include "train/settings.h"
 #include "train/trainer_state.h"
 
 namespace millrace::fuzz {
 namespace {
-
-constexpr size_t kLongestMessage = 4000;
-
-void require(bool condition, const char* what) {
-  if (!condition) throw Broken(what);
-}
-
-// Runs the reader. A refusal must be an Error that says everything and can be shown anywhere.
-template <typename Read>
-Verdict verdict_of(std::string_view place, Read read) {
-  try {
-    read();
-    return {true, ""};
-  } catch (const Error& error) {
-    const ErrorFields& f = error.fields();
-    require(!f.what.empty() && !f.where.empty() && !f.expected.empty() && !f.got.empty() &&
-                !f.remedy.empty(),
-            "a refusal leaves out a field");
-    require(f.where.find(place) != std::string::npos, "a refusal does not say where");
-    const std::string message = error.what();
-    require(clean_text_length(message) == message.size(),
-            "a refusal holds control characters or bytes that are not UTF-8");
-    require(message.size() <= kLongestMessage, "a refusal is longer than a page");
-    return {false, message};
-  }
-}
 
 // --- safetensors
 
@@ -283,16 +258,6 @@ Verdict run_utf8(std::string_view bytes) {
 }
 
 // --- the JSON files of a model's folder
-
-// What was written by us can be read; the result of `read` is what the caller compares.
-template <typename Read>
-auto read_again(Read read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    throw Broken(fmt::format("what was written cannot be read: {}", error.what()));
-  }
-}
 
 Verdict run_manifest(std::string_view bytes) {
   return verdict_of("manifest.json", [&] {
@@ -560,7 +525,7 @@ std::vector<Target> make_targets() {
                                                 "\"d_ff\"",         "\"tied_embeddings\"",
                                                 "\"activation\"",   "\"tie_word_embeddings\""};
 
-  // A further reader of bytes from outside is a line here.
+  // A further reader of bytes from outside is a line here, or in targets_data.cc.
   std::vector<Target> all = {
       {"safetensors", run_safetensors, safetensors_examples, join({kNumbers, kJson, tensor_words})},
       {"yaml", run_yaml, yaml_examples, join({kNumbers, kJson, keys, yaml_words})},
@@ -586,6 +551,10 @@ std::vector<Target> make_targets() {
       {"weight_index", run_weight_index, weight_index_examples,
        join({kNumbers, kJson, index_words})},
   };
+  for (Target& target : data_targets()) {
+    target.words = join({kNumbers, kJson, target.words});
+    all.push_back(std::move(target));
+  }
   all[0].generate = generate_safetensors;
   all[0].has_length = true;
   all[1].good = {resolved};

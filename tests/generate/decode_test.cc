@@ -229,7 +229,7 @@ TEST_P(Decode, TheCacheIsAccountedAsWhatItIs) {
   constexpr auto kCache = static_cast<size_t>(MemoryClass::cache);
   EXPECT_EQ(programs.generation.decode.at_peak[kCache], bytes);
   EXPECT_EQ(programs.generation.prefill.at_peak[kCache], bytes);
-  EXPECT_EQ(programs.step.at_peak[kCache], 0);
+  EXPECT_EQ(programs.step().at_peak[kCache], 0);
   EXPECT_EQ(memory_class_name(MemoryClass::cache), "key/value cache");
 }
 

@@ -26,21 +26,22 @@ struct FreeAndLean {
 FreeAndLean train_within_forty_percent(TinyModel& tiny, PoisonedBackend& backend) {
   const Programs free = make_programs(*tiny.model, tiny.settings, tiny.shape, backend);
   EXPECT_EQ(free.passes.recompute, Recompute{});
-  const int64_t state = layout_session(free.plans()).state_bytes, scratch = free.step.scratch_bytes;
+  const int64_t state = layout_session(free.plans()).state_bytes,
+                scratch = free.step().scratch_bytes;
   tiny.settings.memory_limit = state + scratch * 2 / 5;
   Programs lean = make_programs(*tiny.model, tiny.settings, tiny.shape, backend);
   EXPECT_LE(lean.total_bytes(), tiny.settings.memory_limit);
-  EXPECT_LE(lean.step.scratch_bytes * 5, scratch * 2) << "not within 40 % of " << scratch;
+  EXPECT_LE(lean.step().scratch_bytes * 5, scratch * 2) << "not within 40 % of " << scratch;
   EXPECT_TRUE(lean.passes.recompute.cheap);
   EXPECT_GT(lean.passes.recompute.whole_layers, 0);
   Trained one, two;
   {
     Session session(backend, free.plans());
-    one = train_steps(session, kStepPlan, tiny, 5);
+    one = train_steps(session, 0, tiny, 5);
   }
   {
     Session session(backend, lean.plans());
-    two = train_steps(session, kStepPlan, tiny, 5);
+    two = train_steps(session, 0, tiny, 5);
   }
   return {std::move(lean), std::move(one), std::move(two)};
 }
@@ -66,9 +67,9 @@ TEST_F(Memory, WithoutRecomputationTheHeadIsChunkedAndTheLossesAreTheSameUpToRou
   EXPECT_EQ(lean.passes.head_chunk_rows, 16);
   EXPECT_EQ(lean.passes.recompute, Recompute{});
   Session one(backend_, free.plans());
-  const Trained free_run = train_steps(one, kStepPlan, tiny, 5);
+  const Trained free_run = train_steps(one, 0, tiny, 5);
   Session two(backend_, lean.plans());
-  const Trained lean_run = train_steps(two, kStepPlan, tiny, 5);
+  const Trained lean_run = train_steps(two, 0, tiny, 5);
   for (size_t i = 0; i < free_run.losses.size(); ++i)
     EXPECT_NEAR(free_run.losses[i], lean_run.losses[i],
                 16 * std::numeric_limits<float>::epsilon() * free_run.losses[i]);
@@ -114,21 +115,21 @@ TEST_F(Memory, PredictedIsAllocatedIsTouched) {
       EXPECT_EQ(session.layout().total_bytes(), session.allocated_bytes());
       EXPECT_EQ(backend_.scratch().bytes(), session.layout().scratch_bytes);
       EXPECT_EQ(backend_.state().bytes(), session.layout().state_bytes);
-      EXPECT_GE(session.layout().scratch_bytes, programs.step.scratch_bytes);
+      EXPECT_GE(session.layout().scratch_bytes, programs.step().scratch_bytes);
 
-      const Trained done = train_steps(session, kStepPlan, tiny, 2);
+      const Trained done = train_steps(session, 0, tiny, 2);
       for (float loss : done.losses) EXPECT_TRUE(std::isfinite(loss)) << "read what nobody wrote";
-      session.run(kEvaluatePlan);
+      session.run(programs.evaluate_plan());
       std::vector<int32_t> prompt(static_cast<size_t>(tiny.shape.length), 1);
       session.write<int32_t>(prompt_leaf(tiny.shape.length), prompt);
       session.write<int32_t>("position", std::vector<int32_t>{0});
       session.write<int32_t>("prompt_row", std::vector<int32_t>{3});
-      session.run(kPrefillPlan);
+      session.run(programs.prefill_plan());
       session.write<int32_t>(prompt_leaf(1), std::vector<int32_t>{1});
       session.write<int32_t>("position", std::vector<int32_t>{4});
       session.write<int32_t>("prompt_row", std::vector<int32_t>{0});
-      session.run(kDecodePlan);
-      for (float logit : session.output(kDecodePlan, "logits"))
+      session.run(programs.decode_plan());
+      for (float logit : session.output(programs.decode_plan(), "logits"))
         EXPECT_TRUE(std::isfinite(logit)) << "read what nobody wrote";
       EXPECT_TRUE(backend_.scratch().fence_intact()) << "wrote behind the scratch arena";
       EXPECT_TRUE(backend_.state().fence_intact()) << "wrote behind the state";

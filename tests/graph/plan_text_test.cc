@@ -31,7 +31,7 @@ Plan step_plan(const Case& c, BatchShape shape = {2, 12}) {
   TinyModel tiny(c.keys, shape);
   if (c.recompute) tiny.settings.memory_limit = 1;
   const auto backend = cpu::make_backend(cpu::Isa::avx2);
-  Plan plan = make_programs(*tiny.model, tiny.settings, tiny.shape, *backend).step;
+  Plan plan = make_programs(*tiny.model, tiny.settings, tiny.shape, *backend).step();
   cpu::gemm_set_measuring(true);
   return plan;
 }

@@ -1,0 +1,14 @@
+// The shape of a batch: one Plan for each.
+#pragma once
+#include <cstdint>
+
+namespace millrace {
+
+struct BatchShape {
+  int64_t batch = 1;    // B
+  int64_t length = 1;   // T
+  bool packed = false;  // rows hold several sequences
+  bool operator==(const BatchShape&) const = default;
+};
+
+}  // namespace millrace

@@ -1,0 +1,251 @@
+#include "data/batches.h"
+
+#include <algorithm>
+
+#include "core/rng.h"
+#include "core/text.h"
+#include "data/bucketing.h"
+#include "data/packing.h"
+#include "data/permutation.h"
+
+namespace millrace {
+namespace {
+
+const Split& split_of(const Dataset& data, SplitName name) {
+  return name == SplitName::train        ? data.train
+         : name == SplitName::validation ? data.validation
+                                         : data.test;
+}
+
+void clear(Batch& batch, const BatchShape& shape) {
+  const auto places = static_cast<size_t>(shape.batch * shape.length);
+  batch.tokens.assign(places, 0);
+  batch.targets.assign(places, -1);
+  if (shape.packed) {
+    batch.segments.assign(places, -1);
+    batch.positions.assign(places, 0);
+  }
+  batch.useful = batch.scored = 0;
+}
+
+// T tokens and, one place further, T targets from a long text.
+class WindowBatches : public Batches {
+ public:
+  WindowBatches(const Split& split, const BatchOptions& o)
+      : tokens_(split.tokens),
+        begin_(split.begin),
+        size_(split.size()),
+        T_(o.sequences.max_length),
+        seed_(o.seed),
+        random_(o.random_windows),
+        context_(o.seed ? 0 : o.window_context),
+        order_of_windows_((size_ - 1) / T_, o.seed.value_or(0), 0) {
+    shapes_ = {{o.batch_size, T_, false}};
+    stride_ = o.batch_size;
+    positions_ = o.seed ? (size_ - 1) / T_ : (size_ - 1 - T_) / (T_ - context_) + 1;
+    if (!o.seed && o.limit > 0) positions_ = std::min(positions_, o.limit * stride_);
+    mean_places_ = static_cast<double>(o.batch_size * T_);
+    order_ = fmt::format("windows {} {}", T_,
+                         !o.seed   ? "in order"
+                         : random_ ? "random"
+                                   : "shuffled");
+  }
+  size_t shape_at(int64_t) const override { return 0; }
+  void fill(int64_t position, Batch& batch) const override {
+    clear(batch, shapes_[0]);
+    batch.shape = 0;
+    thread_local std::vector<int32_t> window;
+    window.resize(static_cast<size_t>(T_ + 1));
+    for (int64_t row = 0; row < shapes_[0].batch; ++row) {
+      if (!seed_ && position + row >= positions_) break;
+      tokens_->read(begin_ + begin_of(position + row), window);
+      std::copy(window.begin(), window.end() - 1, batch.tokens.begin() + row * T_);
+      // What a window repeats of the one before it was scored there.
+      const int64_t known = position + row > 0 ? context_ : 0;
+      std::copy(window.begin() + 1 + known, window.end(), batch.targets.begin() + row * T_ + known);
+      batch.useful += T_;
+      batch.scored += T_ - known;
+    }
+  }
+
+ private:
+  int64_t begin_of(int64_t sample) const {
+    if (!seed_) return sample * (T_ - context_);
+    if (!random_) return order_of_windows_.at(sample % positions_, sample / positions_) * T_;
+    RandomStream stream(*seed_, RandomUse::sampler, static_cast<uint64_t>(sample));
+    return static_cast<int64_t>(stream.below(static_cast<uint64_t>(size_ - T_)));
+  }
+  std::shared_ptr<const TokenArray> tokens_;
+  int64_t begin_, size_, T_;
+  std::optional<uint64_t> seed_;
+  bool random_;
+  int64_t context_;
+  Permutation order_of_windows_;
+};
+
+// Rows of whole sequences.
+class SequenceBatches : public Batches {
+ protected:
+  SequenceBatches(const Dataset& data, const Split& split, std::unique_ptr<SequenceIndex> index)
+      : tokens_(split.tokens), index_(std::move(index)), start_id_(data.start_id) {}
+
+  // Puts a sequence at `place` of the batch; returns its places.
+  int64_t put(int64_t rank, int64_t place, int32_t segment, bool packed, Batch& batch) const {
+    const Sequence s = index_->at(rank);
+    thread_local std::vector<int32_t> ids;
+    // With what stands before it: a start token, or the token that it follows.
+    const bool start = s.opens && start_id_ >= 0, before = !s.opens;
+    ids.resize(static_cast<size_t>(s.length + (start || before ? 1 : 0)));
+    if (start) ids[0] = start_id_;
+    tokens_->read(s.begin - (before ? 1 : 0), std::span(ids).subspan(start ? 1 : 0));
+    const auto n = static_cast<int64_t>(ids.size()) - 1;
+    std::copy(ids.begin(), ids.end() - 1, batch.tokens.begin() + place);
+    std::copy(ids.begin() + 1 + s.context, ids.end(), batch.targets.begin() + place + s.context);
+    if (packed)
+      for (int64_t i = 0; i < n; ++i) {
+        batch.segments[static_cast<size_t>(place + i)] = segment;
+        batch.positions[static_cast<size_t>(place + i)] = static_cast<int32_t>(i);
+      }
+    batch.useful += n;
+    batch.scored += n - s.context;
+    return n;
+  }
+
+  std::shared_ptr<const TokenArray> tokens_;
+  std::unique_ptr<SequenceIndex> index_;
+  int32_t start_id_;
+};
+
+class BucketBatches : public SequenceBatches {
+ public:
+  BucketBatches(const Dataset& data, const Split& split, std::unique_ptr<SequenceIndex> index,
+                const BatchOptions& o)
+      : SequenceBatches(data, split, std::move(index)),
+        order_of_batches_(index_->lengths(),
+                          {.batch_size = o.batch_size, .batch_tokens = o.batch_tokens}, o.seed) {
+    const auto& buckets = order_of_batches_.buckets();
+    for (auto b = buckets.rbegin(); b != buckets.rend(); ++b)
+      shapes_.push_back({b->rows, b->length});
+    // With a token budget a shorter bucket may have more places than the longest.
+    for (size_t i = 0; i < shapes_.size(); ++i) shape_of_bucket_.push_back(shapes_.size() - 1 - i);
+    const auto most = std::max_element(shapes_.begin(), shapes_.end(),
+                                       [](const BatchShape& a, const BatchShape& b) {
+                                         return a.batch * a.length < b.batch * b.length;
+                                       });
+    const auto at = static_cast<size_t>(most - shapes_.begin());
+    std::swap(shapes_[0], shapes_[at]);
+    for (size_t& shape : shape_of_bucket_) shape = shape == 0 ? at : shape == at ? 0 : shape;
+    positions_ = order_of_batches_.batches_per_epoch();
+    if (!o.seed && o.limit > 0) positions_ = std::min(positions_, o.limit);
+    mean_places_ = static_cast<double>(order_of_batches_.places()) /
+                   static_cast<double>(order_of_batches_.batches_per_epoch());
+    useful_share_ = static_cast<double>(order_of_batches_.useful()) /
+                    static_cast<double>(order_of_batches_.places());
+    order_ = fmt::format("buckets {} {} {}", buckets.size(), o.batch_size, o.batch_tokens);
+  }
+  size_t shape_at(int64_t position) const override {
+    const int64_t all = order_of_batches_.batches_per_epoch();
+    return shape_of_bucket_[order_of_batches_.bucket_of(position % all, position / all)];
+  }
+  void fill(int64_t position, Batch& batch) const override {
+    const int64_t all = order_of_batches_.batches_per_epoch();
+    batch.shape = shape_at(position);
+    const BatchShape& shape = shapes_[batch.shape];
+    clear(batch, shape);
+    thread_local std::vector<int64_t> ranks;
+    order_of_batches_.ranks(position % all, position / all, ranks);
+    for (size_t row = 0; row < ranks.size(); ++row)
+      if (ranks[row] >= 0)
+        put(ranks[row], static_cast<int64_t>(row) * shape.length, 0, false, batch);
+  }
+
+ private:
+  BucketOrder order_of_batches_;
+  std::vector<size_t> shape_of_bucket_;
+};
+
+class PackedBatches : public SequenceBatches {
+ public:
+  PackedBatches(const Dataset& data, const Split& split, std::unique_ptr<SequenceIndex> index,
+                const BatchOptions& o)
+      : SequenceBatches(data, split, std::move(index)),
+        T_(o.sequences.max_length),
+        in_order_(!o.seed),
+        order_of_rows_(index_->lengths(), T_, kPackedPerRow, o.seed) {
+    shapes_ = {{o.batch_size, T_, true}};
+    stride_ = o.batch_size;
+    positions_ = order_of_rows_.rows_per_epoch();
+    if (in_order_ && o.limit > 0) positions_ = std::min(positions_, o.limit * stride_);
+    mean_places_ = static_cast<double>(o.batch_size * T_);
+    useful_share_ =
+        static_cast<double>(order_of_rows_.useful()) / static_cast<double>(order_of_rows_.places());
+    order_ = fmt::format("packing {}", T_);
+  }
+  size_t shape_at(int64_t) const override { return 0; }
+  void fill(int64_t position, Batch& batch) const override {
+    clear(batch, shapes_[0]);
+    batch.shape = 0;
+    thread_local std::vector<int64_t> ranks;
+    const int64_t all = order_of_rows_.rows_per_epoch();
+    for (int64_t row = 0; row < shapes_[0].batch; ++row) {
+      const int64_t sample = position + row;
+      if (in_order_ && sample >= positions_) break;
+      order_of_rows_.ranks(sample % all, sample / all, ranks);
+      int64_t at = row * T_;
+      for (size_t i = 0; i < ranks.size(); ++i)
+        at += put(ranks[i], at, static_cast<int32_t>(i), true, batch);
+      // What is left of the row is a segment of its own.
+      std::fill(batch.segments.begin() + at, batch.segments.begin() + (row + 1) * T_,
+                static_cast<int32_t>(ranks.size()));
+    }
+  }
+
+ private:
+  int64_t T_;
+  bool in_order_;
+  PackedOrder order_of_rows_;
+};
+
+// A long text must hold one window, records one sequence.
+void check_length(const Dataset& data, const Split& split, SplitName name, int64_t T) {
+  const std::string key = fmt::format("data.{}", split_name(name));
+  const int64_t count = split.size(), window = T + 1;
+  if (data.records ? count > 0 : count >= window) return;
+  const bool own = split.tokens && split.begin == 0;
+  std::string remedy = data.source == kBuiltinGrammar    ? "raise data.grammar_chars"
+                       : own || name == SplitName::train ? "give more text"
+                                                         : "raise data.validation_fraction";
+  if (count > 1) remedy += fmt::format(", or set training.max_length={} or less", count - 1);
+  throw Error(
+      {.code = ErrorCode::config,
+       .what = data.records ? fmt::format("no records for {}", split_name(name))
+                            : fmt::format("the {} text is shorter than one window",
+                                          name == SplitName::train ? "training" : split_name(name)),
+       .where = key,
+       .expected = data.records ? "at least one record"
+                                : fmt::format("at least {} tokens (training.max_length + 1)",
+                                              with_commas(window)),
+       .got = fmt::format("{} tokens", with_commas(count)),
+       .remedy = remedy});
+}
+
+}  // namespace
+
+std::string resolved_batching(const std::string& batching, const Dataset& data, bool packable) {
+  if (batching != "auto") return batching;
+  if (!data.records) return "windows";
+  return packable ? "packing" : "buckets";
+}
+
+std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName name,
+                                      const BatchOptions& options, DataObserver& observer) {
+  const Split& split = split_of(data, name);
+  check_length(data, split, name, options.sequences.max_length);
+  if (options.batching == "windows") return std::make_unique<WindowBatches>(split, options);
+  auto index = open_sequence_index(data, name, options.sequences, observer);
+  if (options.batching == "buckets")
+    return std::make_unique<BucketBatches>(data, split, std::move(index), options);
+  return std::make_unique<PackedBatches>(data, split, std::move(index), options);
+}
+
+}  // namespace millrace

@@ -1,0 +1,73 @@
+// What a training step reads. A batch is a pure function of its position in the order of training:
+// nothing to save but that number, resume is O(1), and any number of threads may fill batches.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "data/batch_shape.h"
+#include "data/dataset.h"
+#include "data/sequence_index.h"
+
+namespace millrace {
+
+// Places [B,T]. A target of -1 is not scored. Segments number the sequences of a row from 0,
+// padding has its own; positions count from 0 in each.
+struct Batch {
+  size_t shape = 0;  // which of Batches::shapes()
+  std::vector<int32_t> tokens, targets, segments, positions;
+  int64_t useful = 0;  // places with a token
+  int64_t scored = 0;  // targets that count
+};
+
+class Batches {
+ public:
+  virtual ~Batches() = default;
+  const std::vector<BatchShape>& shapes() const {
+    return shapes_;
+  }  // the one with most places first
+  int64_t most_places() const { return shapes_[0].batch * shapes_[0].length; }
+  // Positions count from the start of the run; a batch moves on by `stride`.
+  int64_t stride() const { return stride_; }
+  int64_t positions_per_epoch() const { return positions_; }
+  int64_t batches_per_epoch() const { return (positions_ + stride_ - 1) / stride_; }
+  // Of an epoch.
+  double mean_places() const { return mean_places_; }  // of a batch
+  double useful_share() const { return useful_share_; }
+  // The order is the same wherever this is.
+  const std::string& order() const { return order_; }
+  virtual size_t shape_at(int64_t position) const = 0;
+  virtual void fill(int64_t position, Batch& batch) const = 0;
+
+ protected:
+  std::vector<BatchShape> shapes_;
+  int64_t stride_ = 1, positions_ = 0;
+  double mean_places_ = 0, useful_share_ = 1;
+  std::string order_;
+};
+
+// Sequences that a packed row holds at most.
+constexpr int64_t kPackedPerRow = 256;
+
+struct BatchOptions {
+  std::string batching = "auto";  // windows, buckets, packing; auto: see resolved_batching
+  int64_t batch_size = 1;
+  int64_t batch_tokens = 0;  // buckets: places of a batch instead of rows
+  SequenceOptions sequences = {};
+  bool random_windows = true;    // begin anywhere; else every window once per epoch
+  std::optional<uint64_t> seed;  // none: in order, everything once, for validation
+  int64_t window_context = 0;    // in order: windows overlap by so much, which is not scored
+  int64_t limit = 0;             // in order: batches at most; 0: all
+};
+
+// What `auto` means for this data: windows of a long text; of records packed rows when the model
+// can take those, else buckets.
+std::string resolved_batching(const std::string& batching, const Dataset& data, bool packable);
+
+// `key`: the config key of the split, for messages. Error when the data is too short for one batch
+// of any shape.
+std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName split,
+                                      const BatchOptions& options, DataObserver& observer);
+
+}  // namespace millrace

@@ -1,0 +1,388 @@
+#include "data/dataset.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "data/data_testing.h"
+#include "data/grammar.h"
+
+namespace millrace {
+namespace {
+
+using DatasetTest = DataTest;
+using Texts = std::vector<std::string>;
+
+// As if it had been written long ago: a stamp of just now is not taken on trust.
+void age(const std::string& path, int64_t seconds = 100) {
+  timespec times[2];
+  clock_gettime(CLOCK_REALTIME, &times[0]);
+  times[0].tv_sec -= seconds;
+  times[1] = times[0];
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+}
+
+TEST_F(DatasetTest, PackedFiles) {
+  const unsigned char packed[] = {0x1F, 0x8B, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00,
+                                  0x02, 0x03, 0x4B, 0x4F, 0x4D, 0x55, 0x00, 0x00,
+                                  0x47, 0xA6, 0x4D, 0xEA, 0x04, 0x00, 0x00, 0x00};
+  const std::string_view bytes(reinterpret_cast<const char*>(packed), sizeof packed);
+  file("in/a.txt", "ay ");
+  file("in/b.txt.gz", bytes);
+  file("in/c.gz", bytes);  // not a text by its name, but it may be given
+  auto read = [&](const Texts& paths) {
+    const Dataset data = open({.train = paths, .validation_fraction = 0});
+    return text_of(data, data.train);
+  };
+  EXPECT_EQ(read({path("in")}), "ay gee ");
+  EXPECT_EQ(read({path("in/c.gz")}), "gee ");
+  file("in/b.txt.gz", bytes.substr(0, bytes.size() - 3));
+  EXPECT_TRUE(has(error_of([&] { read({path("in")}); }).where, "b.txt.gz"));
+}
+
+TEST_F(DatasetTest, FileFolderPatternAndList) {
+  file("in/b.txt", "bee ");
+  file("in/a.txt", "ay ");
+  file("in/c.md", "sea ");
+  file("in/deeper/d.txt", "dee ");
+  file("in/e.txt", "");
+  create_folders(folder_ / "in/folder.txt");
+  auto read = [&](const Texts& paths) {
+    const Dataset data = open({.train = paths, .validation_fraction = 0});
+    return text_of(data, data.train);
+  };
+  EXPECT_EQ(read({path("in/c.md")}), "sea ");
+  EXPECT_EQ(read({path("in")}), "ay bee ");
+  EXPECT_EQ(read({path("in/?.*")}), "ay bee sea ");
+  EXPECT_EQ(read({path("in/*/*.txt")}), "dee ");
+  EXPECT_EQ(read({path("in/c.md"), path("in"), path("in/[b]*")}), "sea ay bee bee ");
+  EXPECT_EQ(read({file("what?.txt", "x")}), "x");  // a name that looks like a pattern
+}
+
+TEST_F(DatasetTest, FaultsNameThePath) {
+  const std::string empty = file("empty.txt", "");
+  create_folders(folder_ / "bare");
+  file("hollow/a.txt", "");
+  const std::string bad[] = {path("missing.txt"), empty,           path("bare"),
+                             path("hollow"),      path("bare/*"),  path("bar?"),
+                             "/dev/null",         "builtin:poems", "builtin:grammar "};
+  for (const std::string& name : bad) {
+    const ErrorFields e = error_of([&] { open({.train = {name}}); });
+    EXPECT_EQ(e.code, ErrorCode::config);
+    EXPECT_TRUE(has(e.what, name)) << e.what;
+    EXPECT_EQ(e.where, "data.train");
+  }
+  EXPECT_EQ(error_of([&] { open({.train = {}}); }).code, ErrorCode::config);
+  EXPECT_EQ(error_of([&] { open({.train = {""}}); }).code, ErrorCode::config);
+  EXPECT_FALSE(fs::exists(folder_ / "cache")) << "a refusal leaves nothing behind";
+}
+
+TEST_F(DatasetTest, CutsValidationFromTheEndOfALongText) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += static_cast<char>('0' + i / 10);
+  const Dataset data = open({.train = {file("a.txt", text)}, .validation_fraction = 0.25});
+  EXPECT_EQ(data.vocab_size, 10);  // 9 stands in the validation part only
+  EXPECT_EQ(text_of(data, data.train), text.substr(0, 75));
+  EXPECT_EQ(text_of(data, data.validation), text.substr(75));
+  EXPECT_FALSE(data.entropy_per_token.has_value());
+  EXPECT_TRUE(has(data.description(), "75 training and 25 validation")) << data.description();
+}
+
+TEST_F(DatasetTest, ValidationOfItsOwn) {
+  DataOptions options{.train = {file("a.txt", "abcabc")}, .validation = {file("b.txt", "cba")}};
+  const Dataset data = open(options);
+  EXPECT_EQ(ids_of(data.train), (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(ids_of(data.validation), (std::vector<int32_t>{2, 1, 0}));
+  options.validation.push_back(file("c.txt", "ab\nc"));
+  const ErrorFields e = error_of([&] { open(options); });
+  EXPECT_TRUE(has(e.where, "c.txt:1:3")) << e.where;
+}
+
+TEST_F(DatasetTest, MaxCharsCountsCharacters) {
+  DataOptions options{.train = {file("a.txt", "\u00E9\u6C34a"), file("b.txt", "\u00E9bc")},
+                      .validation_fraction = 0};
+  const auto decoded = [&](int64_t max_chars) {
+    options.max_chars = max_chars;
+    const Dataset data = open(options);
+    return text_of(data, data.train);
+  };
+  EXPECT_EQ(decoded(0), "\u00E9\u6C34a\u00E9bc");
+  EXPECT_EQ(decoded(1), "\u00E9");
+  EXPECT_EQ(decoded(3), "\u00E9\u6C34a");
+  EXPECT_EQ(decoded(4), "\u00E9\u6C34a\u00E9");
+  EXPECT_EQ(decoded(99), "\u00E9\u6C34a\u00E9bc");
+  options.tokenizer.kind = "byte";
+  EXPECT_EQ(decoded(1), "\xC3");
+  EXPECT_EQ(decoded(7), "\u00E9\u6C34a\xC3");
+}
+
+TEST_F(DatasetTest, NotUtf8NamesThePlace) {
+  DataOptions options{.train = {file("a.txt", "fine\n"), file("b.txt", "x\ny\xFF")},
+                      .validation_fraction = 0};
+  const ErrorFields e = error_of([&] { open(options); });
+  EXPECT_EQ(e.where, path("b.txt") + ":2:2 (byte 3)");
+  options.tokenizer.kind = "byte";
+  EXPECT_EQ(open(options).train.size(), 9);
+}
+
+// Longer than any buffer, so that pieces are cut and joined: the tokens are those of the whole.
+TEST_F(DatasetTest, LongTextsAreCutWithoutATrace) {
+  std::string text;
+  while (text.size() < 3'000'000) text += "h\u00E9llo \u6C34\U0001F600 x\n";
+  const Dataset data = open({.train = {file("a.txt", text)}, .validation_fraction = 0});
+  EXPECT_TRUE(text_of(data, data.train) == text);
+  text[2'500'000] = '\xFF';
+  const ErrorFields e = error_of([&] { open({.train = {file("b.txt", text)}}); });
+  EXPECT_TRUE(has(e.where, "(byte ")) << e.where;
+  const auto line = 1 + std::count(text.begin(), text.begin() + 2'500'000, '\n');
+  EXPECT_TRUE(has(e.where, fmt::format("b.txt:{}:", line))) << e.where << " is not line " << line;
+}
+
+TEST_F(DatasetTest, BadOptions) {
+  const std::string text = file("a.txt", "0123456789");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double fraction : {-0.1, 1.0, nan, HUGE_VAL})
+    EXPECT_EQ(error_of([&] { open({.train = {text}, .validation_fraction = fraction}); }).where,
+              "data.validation_fraction");
+  auto where = [&](DataOptions options) { return error_of([&] { open(options); }).where; };
+  EXPECT_EQ(where({.train = {text}, .tokenizer = {.kind = "ngram"}}), "data.tokenizer");
+  EXPECT_EQ(where({.train = {text}, .tokenizer = {.kind = "nowhere.json"}}), "data.tokenizer");
+  EXPECT_EQ(where({.train = {text}, .max_chars = -1}), "data.max_chars");
+  EXPECT_EQ(where({.train = {kBuiltinGrammar}, .grammar_chars = 0}), "data.grammar_chars");
+  EXPECT_EQ(where({.train = {kBuiltinGrammar}, .validation = {text}}), "data.validation");
+  EXPECT_EQ(where({.train = {kBuiltinGrammar, text}}), "data.train");
+  EXPECT_EQ(where({.train = {text}, .validation = {kBuiltinGrammar}}), "data.validation");
+  EXPECT_EQ(where({.train = {text}, .format = "xml"}), "data.format");
+  EXPECT_EQ(where({.train = {text}, .fields = {"text"}}), "data.fields");
+  EXPECT_EQ(where({.train = {text}, .test_fraction = 0.1}), "data.test_fraction");
+  EXPECT_EQ(where({.train = {text}, .train_target = {text, text}}), "data.train_target");
+  EXPECT_EQ(
+      error_of([&] { open({.train = {kBuiltinGrammar}, .tokenizer = {.kind = "chars"}}); }).remedy,
+      "did you mean `char`?");
+}
+
+TEST_F(DatasetTest, Grammar) {
+  for (const std::string tokenizer : {"char", "byte"}) {
+    const Dataset data = open({.train = {kBuiltinGrammar},
+                               .validation_fraction = 0.2,
+                               .tokenizer = {.kind = tokenizer},
+                               .grammar_chars = 20'000,
+                               .seed = 4});
+    const std::string train = text_of(data, data.train);
+    const std::string validation = text_of(data, data.validation);
+    EXPECT_EQ(train, grammar_stories(4, 20'000));
+    EXPECT_GE(validation.size(), 4'000u);
+    EXPECT_EQ(train.find(validation.substr(0, validation.find('\n'))), std::string::npos);
+    EXPECT_EQ(data.entropy_per_token, grammar_entropy_per_char());
+  }
+  const auto vocabulary = [&](uint64_t seed, int64_t chars) {
+    return open({.train = {kBuiltinGrammar}, .grammar_chars = chars, .seed = seed})
+        .tokenizer()
+        .file()
+        .bytes;
+  };
+  EXPECT_EQ(vocabulary(1, 100), vocabulary(2, 10'000)) << "it does not depend on the draw";
+}
+
+// --- records
+
+TEST_F(DatasetTest, LinesAreRecords) {
+  const Dataset data = open({.train = {file("a.txt", "one\r\n\ntwo\nthree")},
+                             .validation = {file("b.txt", "two\n")},
+                             .format = "lines"});
+  EXPECT_TRUE(data.records);
+  EXPECT_EQ(records_of(data, data.train), (Texts{"one", "two", "three"}));
+  EXPECT_EQ(records_of(data, data.validation), (Texts{"two"}));
+  EXPECT_EQ(data.counts.empty, 1);
+  EXPECT_EQ(data.end_id, data.vocab_size - 1) << "what a record ends with comes last";
+  EXPECT_EQ(ids_of(data.validation).back(), data.end_id);
+}
+
+TEST_F(DatasetTest, FieldsByName) {
+  const Texts pairs = {"q, 1\nx", "a\"1\"", "q2", "a2"};
+  const Dataset csv = open({.train = {file("a.csv",
+                                           "id,answer,question\n"
+                                           "7,\"a\"\"1\"\"\",\"q, 1\nx\"\n8,a2,q2\n")},
+                            .fields = {"question", "answer"},
+                            .validation_fraction = 0});
+  EXPECT_EQ(csv.fields, 2);
+  EXPECT_EQ(records_of(csv, csv.train), pairs);
+  const Dataset tsv = open({.train = {file("a.tsv", "question\tanswer\nq2\ta2\n")},
+                            .fields = {"question", "answer"},
+                            .validation_fraction = 0});
+  EXPECT_EQ(records_of(tsv, tsv.train), (Texts{"q2", "a2"}));
+  const Dataset jsonl =
+      open({.train = {file("a.jsonl",
+                           "{\"m\": {\"question\": \"q, 1\\nx\"}, \"answer\": \"a\\\"1\\\"\"}\n"
+                           "{\"answer\": \"a2\", \"m\": {\"question\": \"q2\"}}\n")},
+            .fields = {"m.question", "answer"},
+            .validation_fraction = 0});
+  EXPECT_EQ(records_of(jsonl, jsonl.train), pairs);
+  const Dataset text =
+      open({.train = {file("b.jsonl", "{\"text\": \"x\"}")}, .validation_fraction = 0});
+  EXPECT_EQ(records_of(text, text.train), Texts{"x"});
+  const ErrorFields e = error_of([&] { open({.train = {path("a.csv")}, .fields = {"anwser"}}); });
+  EXPECT_EQ(e.where, path("a.csv") + ":1");
+  EXPECT_EQ(e.remedy, "did you mean `answer`?");
+}
+
+TEST_F(DatasetTest, PairsOfFiles) {
+  DataOptions options{.train = {file("a.en", "one\ntwo\n")},
+                      .train_target = {file("a.de", "eins\nzwei\n")},
+                      .validation_fraction = 0};
+  const Dataset data = open(options);
+  EXPECT_EQ(data.fields, 2);
+  EXPECT_EQ(records_of(data, data.train), (Texts{"one", "eins", "two", "zwei"}));
+  file("a.de", "eins\nzwei\ndrei\n");
+  const ErrorFields e = error_of([&] { open(options); });
+  EXPECT_EQ(e.where, path("a.en"));
+  EXPECT_EQ(e.got, "2 lines");
+}
+
+TEST_F(DatasetTest, BadRecordsEndTheRunOrArePassedOver) {
+  DataOptions options{.train = {file("a.csv", "text,x\none,1\ntwo\nthree,3\n\"fo\"ur,4\nfive,5\n")},
+                      .validation_fraction = 0};
+  ErrorFields e = error_of([&] { open(options); });
+  EXPECT_EQ(e.where, path("a.csv") + ":3 (byte 13)");
+  EXPECT_EQ(e.code, ErrorCode::config);
+  options.skip_bad_records = true;
+  const Dataset data = open(options);
+  EXPECT_EQ(records_of(data, data.train), (Texts{"one", "three", "five"}));
+  EXPECT_EQ(data.counts.bad, 2);
+  EXPECT_TRUE(has(data.counts.first_bad, "a.csv:3")) << data.counts.first_bad;
+  // A file that cannot be read on is no bad record.
+  const unsigned char packed[] = {0x1F, 0x8B, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0x4B};
+  options.train = {file("b.csv.gz", {reinterpret_cast<const char*>(packed), sizeof packed})};
+  e = error_of([&] { open(options); });
+  EXPECT_TRUE(has(e.where, "b.csv.gz")) << e.where;
+}
+
+TEST_F(DatasetTest, RecordsAreDrawnIntoSplitsByTheSeed) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i) lines += fmt::format("line {}\n", i);
+  DataOptions options{.train = {file("a.txt", lines)},
+                      .format = "lines",
+                      .validation_fraction = 0.2,
+                      .test_fraction = 0.1,
+                      .seed = 7};
+  const Dataset data = open(options);
+  Texts all = records_of(data, data.train);
+  const Texts validation = records_of(data, data.validation), test = records_of(data, data.test);
+  // 2000 draws: standard deviations 17.9 and 13.4.
+  EXPECT_NEAR(static_cast<double>(validation.size()), 400, 5 * 17.9);
+  EXPECT_NEAR(static_cast<double>(test.size()), 200, 5 * 13.4);
+  all.insert(all.end(), validation.begin(), validation.end());
+  all.insert(all.end(), test.begin(), test.end());
+  EXPECT_EQ(all.size(), 2000u);
+  EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), 2000u) << "each once";
+  const Dataset threads = open({.train = options.train,
+                                .format = "lines",
+                                .validation_fraction = 0.2,
+                                .test_fraction = 0.1,
+                                .seed = 7,
+                                .threads = 7});
+  EXPECT_EQ(threads.key, data.key);
+  options.seed = 8;
+  const Dataset other = open(options);
+  EXPECT_NE(records_of(other, other.validation), validation);
+}
+
+TEST_F(DatasetTest, LimitsOfRecords) {
+  DataOptions options{.train = {file("a.txt", "aa\nbb\ncc\ndd\n"), file("b.txt", "ee\n")},
+                      .validation = {file("v.txt", "aa\nbb\n")},
+                      .format = "lines"};
+  options.max_records = 2;
+  Dataset data = open(options);
+  EXPECT_EQ(records_of(data, data.train), (Texts{"aa", "bb"}));
+  EXPECT_EQ(records_of(data, data.validation), (Texts{"aa", "bb"}));
+  options.max_records = 0;
+  options.max_chars = 5;
+  data = open(options);
+  EXPECT_EQ(records_of(data, data.train), (Texts{"aa", "bb"}))
+      << "a record that does not fit is left out";
+}
+
+// --- the cache
+
+TEST_F(DatasetTest, IsMadeOnce) {
+  const std::string text = file("a.txt", "one two three");
+  age(text);
+  const DataOptions options{.train = {text}, .validation_fraction = 0};
+  const Dataset first = open(options);
+  EXPECT_TRUE(first.prepared.has_value());
+  const Dataset second = open(options);
+  EXPECT_FALSE(second.prepared.has_value());
+  EXPECT_EQ(text_of(second, second.train), "one two three");
+  // The same content under another name is the same data.
+  const Dataset copy = open({.train = {file("b.txt", "one two three")}, .validation_fraction = 0});
+  EXPECT_FALSE(copy.prepared.has_value());
+  EXPECT_EQ(copy.key, first.key);
+  // Another tokenizer, another content: another key.
+  EXPECT_NE(open({.train = {text}, .validation_fraction = 0, .tokenizer = {.kind = "byte"}}).key,
+            first.key);
+  file("a.txt", "one two THREE");
+  const Dataset changed = open(options);
+  EXPECT_NE(changed.key, first.key);
+  EXPECT_EQ(text_of(changed, changed.train), "one two THREE");
+}
+
+// Within the resolution of the clock a file may change and keep its stamp.
+TEST_F(DatasetTest, AFileWrittenTwiceInAMomentIsNoticed) {
+  const DataOptions options{.train = {file("a.txt", "one")}, .validation_fraction = 0};
+  open(options);
+  const int fd = ::open(path("a.txt").c_str(), O_WRONLY);
+  struct stat before {};
+  fstat(fd, &before);
+  ASSERT_EQ(pwrite(fd, "two", 3, 0), 3);
+  const timespec times[2] = {before.st_atim, before.st_mtim};
+  futimens(fd, times);
+  close(fd);
+  const Dataset data = open(options);
+  EXPECT_EQ(text_of(data, data.train), "two");
+}
+
+TEST_F(DatasetTest, DamageIsNoticedAndMended) {
+  const std::string text = file("a.txt", "one two three");
+  age(text);
+  const DataOptions options{.train = {text}, .validation_fraction = 0};
+  const fs::path folder = open(options).folder;
+  for (const char* name : {"dataset.json", "train/meta.json", "train/tokens.bin",
+                           "train/tokens.bin.xxh3", "train/records.bin", "tokenizer.json"})
+    for (const bool shorter : {false, true}) {
+      SCOPED_TRACE(name);
+      notes_.notes.clear();
+      std::string bytes = read_file(folder / name);
+      if (shorter)
+        bytes.pop_back();
+      else
+        bytes[bytes.size() / 2] ^= 4;
+      write_file(folder / name, bytes);
+      const Dataset data = open(options);
+      EXPECT_EQ(text_of(data, data.train), "one two three");
+      EXPECT_EQ(records_of(data, data.train), Texts{"one two three"});
+    }
+}
+
+TEST_F(DatasetTest, ConcurrentStartsShareTheWork) {
+  std::string lines;
+  for (int i = 0; i < 20000; ++i) lines += fmt::format("line {}\n", i);
+  const DataOptions options{
+      .train = {file("a.txt", lines)}, .format = "lines", .validation_fraction = 0};
+  std::atomic<int> made = 0;
+  std::vector<std::thread> starts;
+  for (int i = 0; i < 4; ++i)
+    starts.emplace_back([&] {
+      DataObserver nobody;
+      const Dataset data = open_dataset(options, nobody);
+      made += data.prepared ? 1 : 0;
+      EXPECT_EQ(data.counts.records[0], 20000);
+    });
+  for (std::thread& t : starts) t.join();
+  EXPECT_EQ(made, 1);
+}
+
+}  // namespace
+}  // namespace millrace

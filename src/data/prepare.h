@@ -1,0 +1,50 @@
+// A data set's files into tokens on disk: read by one thread, tokenized by several, written in
+// order. Done once; what comes out is kept (dataset.h).
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/ordered_work.h"
+#include "data/record_reader.h"
+#include "data/tokenizer.h"
+
+namespace millrace {
+
+// How a tokenizer comes about: from a file, or learned from the training text.
+struct TokenizerOptions {
+  std::string kind = "char";                     // or byte, or the path of a tokenizer.json
+  int64_t vocab_size = 8000, min_frequency = 2;  // of those that are learned
+};
+
+// A stage of the work and how much of its bytes are done; called often.
+using ProgressFunction =
+    std::function<void(const char* stage, int64_t bytes_done, int64_t bytes_all)>;
+
+struct PreparedSplit {
+  int64_t tokens = 0, records = 0;
+};
+
+struct Prepared {
+  RecordCounts counts;
+  std::array<PreparedSplit, kSplits> splits;
+  OrderedWorkTimes times;  // of tokenizing
+  double seconds = 0;
+};
+
+// `bytes_all`: of all files, for progress.
+std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
+                                          const RecordOptions& records,
+                                          const std::vector<SplitFiles>& sources, int threads,
+                                          int64_t bytes_all, const ProgressFunction& progress);
+
+// Writes a token store for each split that has tokens into `folder`, which exists and is empty.
+// Records end with the tokenizer's end token when it has one.
+Prepared write_token_stores(const fs::path& folder, const std::string& key,
+                            const Tokenizer& tokenizer, const RecordOptions& records,
+                            const std::vector<SplitFiles>& sources, int threads, int64_t bytes_all,
+                            const ProgressFunction& progress);
+
+}  // namespace millrace

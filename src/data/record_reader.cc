@@ -1,0 +1,218 @@
+#include "data/record_reader.h"
+
+#include <algorithm>
+
+#include "core/rng.h"
+#include "core/text.h"
+
+namespace millrace {
+namespace {
+
+constexpr size_t kBlock = 1 << 18;  // large enough to make handing over cheap, small in memory
+constexpr size_t kLongestUncut = size_t{1} << 30;
+
+bool starts_character(char c) { return (c & 0xC0) != 0x80; }
+
+size_t behind_last_character(std::string_view text) {
+  size_t at = text.size();
+  while (at > 0 && !starts_character(text[at - 1])) --at;
+  return at > 0 ? at - 1 : 0;
+}
+
+}  // namespace
+
+std::string_view split_name(SplitName split) {
+  constexpr std::array<std::string_view, kSplits> names = {"train", "validation", "test"};
+  return names[static_cast<size_t>(split)];
+}
+
+RecordReader::RecordReader(RecordOptions options, std::vector<SplitFiles> sources)
+    : options_(std::move(options)), sources_(std::move(sources)), cut_(behind_last_character) {
+  for (size_t i = 0; i < kSplits; ++i) open_[i].split = static_cast<SplitName>(i);
+}
+
+int64_t RecordReader::file_bytes_read() const {
+  return bytes_done_ + (stream_    ? stream_->file_bytes_read()
+                        : records_ ? records_->file_bytes_read()
+                                   : 0);
+}
+
+bool RecordReader::next(RecordBlock& block) {
+  block.text.clear();
+  block.fields.clear();
+  if (!has_records(options_.format)) return next_piece(block);
+  while (ready_.empty()) {
+    if (!records_ && !open_record_file()) return false;
+    read_record();
+  }
+  std::swap(block, ready_.front());
+  ready_.erase(ready_.begin());
+  return true;
+}
+
+int64_t RecordReader::characters(std::string_view text) const {
+  return options_.count_bytes ? std::ssize(text)
+                              : std::count_if(text.begin(), text.end(), starts_character);
+}
+
+size_t RecordReader::within_limit(std::string_view text) {
+  if (!in_training() || options_.max_chars == 0) return text.size();
+  size_t end = 0;
+  for (; end < text.size(); ++end) {
+    if (!options_.count_bytes && !starts_character(text[end])) continue;
+    if (training_chars_ == options_.max_chars) break;
+    ++training_chars_;
+  }
+  full_ = full_ || end < text.size();
+  return end;
+}
+
+// --- long texts
+
+bool RecordReader::open_text() {
+  while (source_ < sources_.size()) {
+    const SplitFiles& source = sources_[source_];
+    const bool limit = full_ && in_training();
+    if (!limit && file_ == 0 && !source.text.empty()) {
+      pending_ = source.text;
+      place_ = {source.text_name};
+      ++file_;
+      return true;
+    }
+    if (!limit && file_ < source.files.size()) {
+      stream_ = open_byte_stream(source.files[file_]);
+      pending_.clear();
+      place_ = {source.files[file_].string()};
+      ++file_;
+      return true;
+    }
+    ++source_;
+    file_ = 0;
+  }
+  return false;
+}
+
+// The next piece of the text at hand: as much as may be cut off, or all that is left.
+bool RecordReader::next_piece(RecordBlock& block) {
+  if (place_.file.empty() && !open_text()) return false;
+  size_t cut = 0;
+  bool ended = false;
+  for (size_t step = kBlock; cut == 0 && !ended; step *= 2) {
+    if (stream_) {
+      const size_t before = pending_.size();
+      pending_.resize(before + step);
+      const size_t got = stream_->read(std::span(pending_).subspan(before));
+      pending_.resize(before + got);
+      ended = got < step;
+    } else {
+      ended = true;  // a text in memory is one piece: there is no more to read
+    }
+    cut = ended ? pending_.size() : cut_(pending_);
+    if (cut == 0 && pending_.size() > kLongestUncut)
+      throw Error({.code = ErrorCode::config,
+                   .what = "a text that cannot be cut into pieces",
+                   .where = fmt::format("{} (byte {})", place_.file, place_.byte),
+                   .expected = fmt::format("a place to cut within {}", human_bytes(kLongestUncut)),
+                   .got = "none that this tokenizer allows",
+                   .remedy = "give several smaller files"});
+  }
+  const size_t used = within_limit(std::string_view(pending_).substr(0, cut));
+  const bool closes = ended || full_;
+  block.split = sources_[source_].split;
+  block.text.assign(pending_, 0, used);
+  counts_.chars[static_cast<size_t>(block.split)] += characters(block.text);
+  block.fields.push_back({used, place_.line, place_.column, place_.byte});
+  block.file = place_.file;
+  block.training = in_training();
+  block.closes = closes;
+  if (closes) {
+    counts_.records[static_cast<size_t>(block.split)] += 1;
+    if (stream_) bytes_done_ += stream_->file_bytes_read();
+    stream_.reset();
+    place_.file.clear();
+  } else {
+    place_.advance(block.text);
+    pending_.erase(0, cut);
+  }
+  return true;
+}
+
+// --- records
+
+bool RecordReader::open_record_file() {
+  while (source_ < sources_.size()) {
+    const SplitFiles& source = sources_[source_];
+    if (file_ < source.files.size() && !(full_ && in_training())) {
+      records_ = millrace::open_record_file(
+          options_.format, source.files[file_],
+          source.targets.empty() ? fs::path() : source.targets[file_], options_.fields);
+      ++file_;
+      return true;
+    }
+    ++source_;
+    file_ = 0;
+  }
+  return false;
+}
+
+SplitName RecordReader::draw_split() const {
+  if (!in_training()) return sources_[source_].split;
+  if (options_.validation_fraction + options_.test_fraction <= 0) return SplitName::train;
+  int64_t number = counts_.bad + counts_.empty;
+  for (const int64_t n : counts_.records) number += n;
+  const double draw =
+      RandomStream(options_.seed, RandomUse::split, static_cast<uint64_t>(number)).uniform();
+  if (draw < options_.validation_fraction) return SplitName::validation;
+  return draw < options_.validation_fraction + options_.test_fraction ? SplitName::test
+                                                                      : SplitName::train;
+}
+
+void RecordReader::read_record() {
+  TextPlace place;
+  const RecordFile::Got got = records_->next(fields_, place);
+  if (got == RecordFile::Got::end) return close_records();
+  if (got == RecordFile::Got::bad) {
+    if (!options_.skip_bad) throw Error(records_->fault());
+    if (counts_.bad++ == 0) counts_.first_bad = records_->fault().what();
+    return;
+  }
+  if (std::any_of(fields_.begin(), fields_.end(), [](const auto& f) { return f.empty(); })) {
+    ++counts_.empty;
+    return;
+  }
+  if (in_training()) {
+    for (const std::string& field : fields_) within_limit(field);
+    if (full_) return close_records();  // a record that the limit would cut is left out
+    int64_t before = 0;
+    for (const int64_t n : counts_.records) before += n;
+    full_ = before + 1 == options_.max_records;
+  }
+  const SplitName split = draw_split();
+  RecordBlock& open = open_[static_cast<size_t>(split)];
+  for (const std::string& field : fields_) {
+    counts_.chars[static_cast<size_t>(split)] += characters(field);
+    open.text += field;
+    open.fields.push_back({open.text.size(), place.line, place.column, place.byte});
+  }
+  ++counts_.records[static_cast<size_t>(split)];
+  if (open.text.size() >= kBlock) give(open);
+  if (full_ && in_training()) close_records();
+}
+
+void RecordReader::close_records() {
+  for (RecordBlock& open : open_)
+    if (!open.fields.empty()) give(open);
+  bytes_done_ += records_->file_bytes_read();
+  records_.reset();
+}
+
+void RecordReader::give(RecordBlock& open) {
+  const SplitName split = open.split;
+  open.file = sources_[source_].files[file_ - 1].string();
+  open.training = in_training();
+  ready_.push_back(std::move(open));
+  open = RecordBlock();
+  open.split = split;
+}
+
+}  // namespace millrace

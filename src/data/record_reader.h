@@ -1,0 +1,107 @@
+// A data set's files as blocks of text: what the tokenizing threads get. One thread reads; memory
+// does not grow with the files.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "data/record_file.h"
+#include "io/byte_stream.h"
+
+namespace millrace {
+
+enum class SplitName : uint8_t { train, validation, test };
+constexpr size_t kSplits = 3;
+std::string_view split_name(SplitName split);
+
+// Some records of one split, or a piece of a long text.
+struct RecordBlock {
+  struct Field {
+    size_t end = 0;                          // in `text`; it begins where the one before ends
+    int64_t line = 1, column = 1, byte = 0;  // of its record
+  };
+  SplitName split = SplitName::train;
+  bool training = true;       // from the files of data.train, whatever split was drawn
+  std::string file;           // that all of it is from
+  std::string text;           // of all fields, end to end
+  std::vector<Field> fields;  // as many of each record as the records have
+  bool closes = true;         // the last field is whole: no piece of it follows
+};
+
+// The files of one split. `targets`, when there are any, hold the second fields of the records that
+// `files` hold the first of, line by line. Or a text that is no file's.
+struct SplitFiles {
+  SplitName split = SplitName::train;
+  std::vector<fs::path> files = {}, targets = {};
+  std::string text_name = {}, text = {};
+};
+
+struct RecordOptions {
+  DataFormat format = DataFormat::text;
+  std::vector<std::string> fields;  // names, for formats that have them
+  // Of the training records so many go to validation and to test, by a draw for each.
+  double validation_fraction = 0, test_fraction = 0;
+  uint64_t seed = 0;
+  int64_t max_chars = 0, max_records = 0;  // of the training files; 0: no limit
+  bool count_bytes = false;                // characters are bytes
+  bool skip_bad = false;
+};
+
+// What was read so far. Empty records have a field without text: they are passed over.
+struct RecordCounts {
+  std::array<int64_t, kSplits> records{}, chars{};
+  int64_t bad = 0, empty = 0;
+  std::string first_bad;  // what was wrong with it
+};
+
+class RecordReader {
+ public:
+  RecordReader(RecordOptions options, std::vector<SplitFiles> sources);
+
+  // Where a long text may be cut: as Tokenizer::last_cut. Behind a whole character unless set.
+  void set_cut(std::function<size_t(std::string_view)> cut) { cut_ = std::move(cut); }
+  // The next block, or false behind the last. Error with file, line and byte at a bad record,
+  // unless those are passed over.
+  bool next(RecordBlock& block);
+
+  const RecordCounts& counts() const { return counts_; }
+  int64_t file_bytes_read() const;  // of the files as they are, for progress
+
+ private:
+  bool next_piece(RecordBlock& block);
+  bool open_text();
+  void read_record();
+  void close_records();
+  bool open_record_file();
+  void give(RecordBlock& open);
+  SplitName draw_split() const;
+  bool in_training() const { return sources_[source_].split == SplitName::train; }
+  int64_t characters(std::string_view text) const;
+  // How many bytes of the text the limit of characters leaves; counts them.
+  size_t within_limit(std::string_view text);
+
+  RecordOptions options_;
+  std::vector<SplitFiles> sources_;
+  std::function<size_t(std::string_view)> cut_;
+  RecordCounts counts_;
+  size_t source_ = 0, file_ = 0;  // the next to be opened
+  int64_t bytes_done_ = 0;        // of the files before the one at hand
+  int64_t training_chars_ = 0;    // of the files of data.train
+  bool full_ = false;             // a limit was reached
+
+  std::unique_ptr<ByteStream> stream_;  // of a long text
+  std::string pending_;
+  TextPlace place_;
+
+  std::unique_ptr<RecordFile> records_;
+  std::vector<std::string> fields_;
+  std::array<RecordBlock, kSplits> open_;  // being filled
+  std::vector<RecordBlock> ready_;
+};
+
+}  // namespace millrace

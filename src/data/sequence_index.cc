@@ -1,0 +1,341 @@
+#include "data/sequence_index.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/text.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kVersion = 1;  // another number when the same tokens would give other sequences
+constexpr const char *kMeta = "meta.json", *kEntries = "sequences.bin";
+constexpr int64_t kEntryBytes = 16;
+constexpr int64_t kSortedAtOnce = int64_t{4} << 20;  // entries: 64 MiB
+constexpr int64_t kRecordsAtOnce = 1 << 16;
+constexpr uint32_t kOpens = uint32_t{1} << 31;
+
+// What may end after a token, by its text.
+class Ends {
+ public:
+  Ends(const Tokenizer& tokenizer, bool paragraphs) : paragraphs_(paragraphs) {
+    for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+      classes_.push_back(class_of(tokenizer.token_text(id)));
+  }
+  // Between two neighbours.
+  bool between(int32_t left, int32_t right) const {
+    const uint8_t l = at(left), r = at(right);
+    if (l & kEndsLine) return !(r & kStartsLine);
+    return !paragraphs_ && (l & kEndsSentence) && (r & (kStartsSpace | kStartsLine));
+  }
+
+ private:
+  enum : uint8_t { kEndsSentence = 1, kEndsLine = 2, kStartsSpace = 4, kStartsLine = 8 };
+  static uint8_t class_of(std::string_view text) {
+    uint8_t found = 0;
+    if (text.empty()) return found;
+    if (text.front() == '\n') found |= kStartsLine;
+    if (text.front() == ' ') found |= kStartsSpace;
+    if (text.back() == '\n') found |= kEndsLine;
+    while (!text.empty() && std::string_view(" \"')]}").find(text.back()) != text.npos)
+      text.remove_suffix(1);
+    for (const std::string_view end : {".", "!", "?", "\u3002", "\uFF01", "\uFF1F"})
+      if (text.ends_with(end)) found |= kEndsSentence;
+    return found;
+  }
+  uint8_t at(int32_t id) const {
+    return static_cast<size_t>(id) < classes_.size() ? classes_[static_cast<size_t>(id)] : 0;
+  }
+  std::vector<uint8_t> classes_;
+  bool paragraphs_;
+};
+
+class Cutter {
+ public:
+  Cutter(const Dataset& data, const TokenArray& tokens, const SequenceOptions& options)
+      : data_(data), tokens_(tokens), options_(options) {
+    if (options.chunking != "hard")
+      ends_.emplace(data.tokenizer(), options.chunking == "paragraph");
+  }
+
+  // All sequences of all records, in order.
+  template <typename Use, typename Record>
+  void run(Use use, Record record) const {
+    const int64_t fields = data_.fields, records = tokens_.records() / fields;
+    std::vector<int64_t> begins;
+    for (int64_t first = 0; first < records; first += kRecordsAtOnce) {
+      const int64_t count = std::min(kRecordsAtOnce, records - first);
+      begins.resize(static_cast<size_t>(count * fields + 1));
+      tokens_.record_begins(first * fields, begins);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t* b = begins.data() + i * fields;
+        record(b[fields] - b[0],
+               fields == 2 ? cut_pair(b[0], b[1], b[2], use) : cut_record(b[0], b[1], use));
+      }
+    }
+  }
+  // What a sequence takes in a row.
+  int64_t places(const Sequence& s) const {
+    return s.length - (s.opens && data_.start_id < 0 ? 1 : 0);
+  }
+
+ private:
+  struct Outcome {
+    int64_t sequences = 0;
+    bool lost = false;
+  };
+  int64_t room(bool opens) const {
+    return options_.max_length + (opens && data_.start_id < 0 ? 1 : 0);
+  }
+  template <typename Use>
+  void emit(const Sequence& s, Use& use, Outcome& outcome) const {
+    if (places(s) - s.context < 1) return;  // nothing to predict
+    use(s);
+    ++outcome.sequences;
+  }
+
+  template <typename Use>
+  Outcome cut_record(int64_t begin, int64_t end, Use& use) const {
+    Outcome outcome;
+    for (int64_t at = begin; at < end;) {
+      const int64_t context = std::min(options_.overlap, at - begin), from = at - context;
+      int64_t to = std::min(end, from + room(from == begin));
+      if (to < end && ends_) to = last_end(at, to);
+      emit({from, static_cast<int32_t>(to - from), static_cast<int32_t>(context), from == begin},
+           use, outcome);
+      at = to;
+    }
+    return outcome;
+  }
+
+  // The source is cut at its front, so that what stands next to the target stays.
+  template <typename Use>
+  Outcome cut_pair(int64_t begin, int64_t middle, int64_t end, Use& use) const {
+    Outcome outcome;
+    if (end - begin > room(true)) {
+      outcome.lost = true;
+      const int64_t record = begin;
+      end = std::min(end, middle + options_.max_length - 1);
+      begin = end - options_.max_length;
+      emit({begin, static_cast<int32_t>(end - begin), static_cast<int32_t>(middle - begin),
+            begin == record},
+           use, outcome);
+    } else {
+      const int64_t unseen = data_.start_id < 0 ? 1 : 0;  // the first token is no target
+      emit({begin, static_cast<int32_t>(end - begin),
+            static_cast<int32_t>(std::max<int64_t>(0, middle - begin - unseen)), true},
+           use, outcome);
+    }
+    return outcome;
+  }
+
+  // The last good end in the second half of [at, to], or `to`.
+  int64_t last_end(int64_t at, int64_t to) const {
+    const int64_t from = at + (to - at) / 2;
+    window_.resize(static_cast<size_t>(to + 1 - from));
+    tokens_.read(from, window_);
+    for (int64_t place = to; place > from; --place)
+      if (ends_->between(window_[static_cast<size_t>(place - 1 - from)],
+                         window_[static_cast<size_t>(place - from)]))
+        return place;
+    return to;
+  }
+
+  const Dataset& data_;
+  const TokenArray& tokens_;
+  const SequenceOptions& options_;
+  std::optional<Ends> ends_;
+  mutable std::vector<int32_t> window_;
+};
+
+LengthSummary summary_of(const std::map<int64_t, int64_t>& counts) {
+  LengthSummary s;
+  for (const auto& [length, count] : counts) {
+    s.count += count;
+    s.sum += length * count;
+  }
+  if (s.count == 0) return s;
+  s.least = counts.begin()->first;
+  s.most = counts.rbegin()->first;
+  auto quantile = [&](double share) {
+    auto left = static_cast<int64_t>(share * static_cast<double>(s.count - 1));
+    for (const auto& [length, count] : counts)
+      if ((left -= count) < 0) return length;
+    return s.most;
+  };
+  s.median = quantile(0.5);
+  s.p99 = quantile(0.99);
+  return s;
+}
+
+Json to_json(const LengthSummary& s) { return {s.count, s.sum, s.least, s.median, s.p99, s.most}; }
+
+LengthSummary summary_from(const Json& j) {
+  const auto v = j.get<std::array<int64_t, 6>>();
+  return {v[0], v[1], v[2], v[3], v[4], v[5]};
+}
+
+// Bars of equal width over lengths up to the 99th percentile and a little more.
+void draw_bars(const std::map<int64_t, int64_t>& counts, SequenceSummary& s) {
+  constexpr int64_t kBars = 16;
+  // A round width: 1, 2 or 5 and zeros.
+  const int64_t least = (s.before.p99 + kBars - 2) / (kBars - 1);
+  int64_t ten = 1;
+  while (ten * 10 <= least) ten *= 10;
+  for (const int64_t round : {ten, 2 * ten, 5 * ten, 10 * ten})
+    if ((s.bar_width = round) >= least) break;
+  s.bars.assign(kBars, 0);
+  for (const auto& [length, count] : counts)
+    s.bars[static_cast<size_t>(std::clamp<int64_t>((length - 1) / s.bar_width, 0, kBars - 1))] +=
+        count;
+  while (s.bars.size() > 1 && s.bars.back() == 0) s.bars.pop_back();
+}
+
+void make_index(const fs::path& folder, const std::string& key, const Dataset& data,
+                const TokenArray& tokens, const SequenceOptions& options, DataObserver& observer) {
+  const fs::path staging = folder.string() + ".making";
+  if (fs::exists(staging)) remove_folder(staging);
+  create_folders(staging);
+  const Cutter cutter(data, tokens, options);
+  SequenceSummary summary;
+  LengthHistogram lengths;
+  lengths.count.assign(1, 0);
+  std::map<int64_t, int64_t> before;
+  cutter.run(
+      [&](const Sequence& s) {
+        const auto places = static_cast<size_t>(cutter.places(s));
+        if (places >= lengths.count.size()) lengths.count.resize(places + 1);
+        ++lengths.count[places];
+      },
+      [&](int64_t length, auto outcome) {
+        ++before[length];
+        summary.split += outcome.sequences > 1 ? 1 : 0;
+        summary.cut += outcome.lost ? 1 : 0;
+        summary.too_short += outcome.sequences == 0 ? 1 : 0;
+      });
+  std::map<int64_t, int64_t> after;
+  int64_t all = 0;
+  for (size_t l = 0; l < lengths.count.size(); ++l)
+    if (lengths.count[l] > 0) {
+      after[static_cast<int64_t>(l)] = lengths.count[l];
+      all += lengths.count[l];
+    }
+  summary.before = summary_of(before);
+  summary.after = summary_of(after);
+  draw_bars(before, summary);
+
+  // Sorted by length, some lengths at a time: as many as fit into a block of memory.
+  CheckedFileWriter file(staging / kEntries);
+  std::vector<std::array<uint32_t, 4>> entries;
+  for (size_t low = 1, high = 1; low < lengths.count.size(); low = high) {
+    std::vector<int64_t> next;  // place of the next sequence of each length
+    int64_t total = 0;
+    for (high = low; high < lengths.count.size() &&
+                     (total == 0 || total + lengths.count[high] <= kSortedAtOnce);
+         ++high) {
+      next.push_back(total);
+      total += lengths.count[high];
+    }
+    entries.resize(static_cast<size_t>(total));
+    cutter.run(
+        [&](const Sequence& s) {
+          const auto places = static_cast<size_t>(cutter.places(s));
+          if (places < low || places >= high) return;
+          entries[static_cast<size_t>(next[places - low]++)] = {
+              static_cast<uint32_t>(s.begin), static_cast<uint32_t>(s.begin >> 32),
+              static_cast<uint32_t>(s.length),
+              static_cast<uint32_t>(s.context) | (s.opens ? kOpens : 0)};
+        },
+        [](int64_t, auto) {});
+    file.write({reinterpret_cast<const char*>(entries.data()), entries.size() * kEntryBytes});
+    observer.progress("sorting by length", static_cast<int64_t>(high),
+                      static_cast<int64_t>(lengths.count.size()));
+  }
+  file.close();
+  Json counts = Json::array();
+  for (const auto& [length, count] : after) counts.push_back({length, count});
+  write_checked_json(staging / kMeta, {{"key", key},
+                                       {"size", all},
+                                       {"lengths", counts},
+                                       {"before", to_json(summary.before)},
+                                       {"after", to_json(summary.after)},
+                                       {"split", summary.split},
+                                       {"cut", summary.cut},
+                                       {"too_short", summary.too_short},
+                                       {"bar_width", summary.bar_width},
+                                       {"bars", summary.bars}});
+  sync_folder(staging);
+  if (fs::exists(folder)) remove_folder(folder);
+  rename_path(staging, folder);
+  sync_folder(folder.parent_path());
+}
+
+}  // namespace
+
+SequenceIndex::SequenceIndex(const fs::path& folder, const std::string& key) {
+  const Json meta = read_checked_json(folder / kMeta);
+  try {
+    if (meta.at("key") != key) throw damaged_cache(folder / kMeta, "key " + key, "another");
+    size_ = meta.at("size").get<int64_t>();
+    for (const auto& pair : meta.at("lengths")) {
+      const auto length = pair.at(0).get<size_t>();
+      if (length < 1 || length > size_t{1} << 21)
+        throw damaged_cache(folder / kMeta, "lengths up to 2^21", std::to_string(length));
+      lengths_.count.resize(std::max(lengths_.count.size(), length + 1));
+      lengths_.count[length] = pair.at(1).get<int64_t>();
+    }
+    summary_.before = summary_from(meta.at("before"));
+    summary_.after = summary_from(meta.at("after"));
+    summary_.split = meta.at("split").get<int64_t>();
+    summary_.cut = meta.at("cut").get<int64_t>();
+    summary_.too_short = meta.at("too_short").get<int64_t>();
+    summary_.bar_width = meta.at("bar_width").get<int64_t>();
+    summary_.bars = meta.at("bars").get<std::vector<int64_t>>();
+  } catch (const Json::exception&) {
+    throw damaged_cache(folder / kMeta, "what was written", "other bytes");
+  }
+  entries_ = std::make_unique<CheckedFile>(folder / kEntries, size_ * kEntryBytes);
+  entries_->check_all();  // here, where it can be made again
+}
+
+Sequence SequenceIndex::at(int64_t rank) const {
+  std::array<uint32_t, 4> e;
+  entries_->read(rank * kEntryBytes, std::as_writable_bytes(std::span(e)));
+  return {static_cast<int64_t>(e[0] | uint64_t{e[1]} << 32), static_cast<int32_t>(e[2]),
+          static_cast<int32_t>(e[3] & ~kOpens), (e[3] & kOpens) != 0};
+}
+
+std::unique_ptr<SequenceIndex> open_sequence_index(const Dataset& data, SplitName split,
+                                                   const SequenceOptions& options,
+                                                   DataObserver& observer) {
+  const Split& of = split == SplitName::train        ? data.train
+                    : split == SplitName::validation ? data.validation
+                                                     : data.test;
+  MR_CHECK(data.records && of.tokens && !data.folder.empty(), "no records to index");
+  const std::string key = digest_of(Json{kVersion, data.key, split_name(split), options.max_length,
+                                         options.chunking, options.overlap}
+                                        .dump())
+                              .xxh3;
+  const fs::path folder = data.folder / fmt::format("{}-{}", split_name(split), key);
+  auto open = [&]() -> std::unique_ptr<SequenceIndex> {
+    if (!fs::exists(folder)) return nullptr;
+    try {
+      return std::make_unique<SequenceIndex>(folder, key);
+    } catch (const Error& error) {
+      observer.note(
+          fmt::format("{} in {}; it is made again", error.fields().what, error.fields().where));
+      return nullptr;
+    }
+  };
+  if (auto index = open()) return index;
+  const CacheLock lock(folder, observer);
+  if (auto index = open()) return index;
+  make_index(folder, key, data, *of.tokens, options, observer);
+  return std::make_unique<SequenceIndex>(folder, key);
+}
+
+}  // namespace millrace

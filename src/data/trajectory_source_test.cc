@@ -1,0 +1,276 @@
+#include "data/trajectory_source.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "io/safetensors.h"
+
+namespace millrace {
+namespace {
+
+using Paths = std::vector<Trajectory>;
+using Values = std::vector<float>;
+
+Trajectories parse(std::string_view text, bool skip_bad = false) {
+  return parse_trajectory_table(text, "scenes/street.txt", skip_bad);
+}
+
+template <typename Read>
+ErrorFields refusal_of(Read read) {
+  try {
+    read();
+  } catch (const Error& e) {
+    return e.fields();
+  }
+  return {};
+}
+ErrorFields refusal(std::string_view text) {
+  return refusal_of([&] { parse(text); });
+}
+
+TEST(TrajectoryTableTest, RowsOfAnAgentAreItsPath) {
+  const Trajectories t = parse("10 1 0.5 1\n10 2 5 6\n20 1 1.5 2\n20 2 7 8\n30 1 2.5 3\n");
+  EXPECT_EQ(t.scene, "street");
+  EXPECT_EQ(t.channels, 2);
+  EXPECT_EQ(t.frame_step, 10);
+  EXPECT_EQ(t.skipped, 0);
+  EXPECT_EQ(t.paths, (Paths{{1, 10, 0, 3}, {2, 10, 3, 2}}));
+  EXPECT_EQ(t.values, (Values{0.5f, 1, 1.5f, 2, 2.5f, 3, 5, 6, 7, 8}));
+  const auto second = t.values_of(t.paths[1]);
+  EXPECT_EQ(Values(second.begin(), second.end()), (Values{5, 6, 7, 8}));
+}
+
+TEST(TrajectoryTableTest, NumbersAndSeparatorsOfAllKinds) {
+  const Trajectories t = parse(
+      "# frame agent x y z\r\n\r\n1e3\t7.0 \t-1.5e-2  2 3 \r\n  1010.0, 7 ,4,5\t6\n"
+      "\t# end\n 1020,7,1e-300,-0,4503599627370496.5");
+  EXPECT_EQ(t.channels, 3);
+  EXPECT_EQ(t.frame_step, 10);
+  EXPECT_EQ(t.paths, (Paths{{7, 1000, 0, 3}}));
+  EXPECT_EQ(t.values, (Values{-0.015f, 2, 3, 4, 5, 6, 0, 0, 0x1p52f}));
+  // Whole numbers keep all their digits.
+  EXPECT_EQ(parse("1600000000000000001 -4611686018427387903 1 2").paths,
+            (Paths{{-4611686018427387903, 1600000000000000001, 0, 1}}));
+}
+
+TEST(TrajectoryTableTest, NoRowsNoPaths) {
+  for (const char* text : {"", "\n\n", "# nothing\n", " \t\r\n#"}) {
+    const Trajectories t = parse(text);
+    EXPECT_TRUE(t.paths.empty() && t.values.empty());
+    EXPECT_EQ(t.channels, 0);
+    EXPECT_EQ(t.frame_step, 0);
+  }
+}
+
+TEST(TrajectoryTableTest, APathEndsWhereFramesAreLeftOut) {
+  // Agent 1 is away in frame 40; agent 2 was also seen in between.
+  const Trajectories t = parse(
+      "10 1 0 0\n20 1 1 0\n30 1 2 0\n50 1 3 0\n60 1 4 0\n"
+      "10 2 0 0\n15 2 0 0\n25 2 0 0\n36 2 0 0\n-5 3 0 0\n");
+  EXPECT_EQ(t.frame_step, 10);
+  EXPECT_EQ(t.paths,
+            (Paths{{1, 10, 0, 3}, {1, 50, 3, 2}, {2, 10, 5, 3}, {2, 36, 8, 1}, {3, -5, 9, 1}}));
+  // Of equally common steps the least.
+  EXPECT_EQ(parse("0 1 0 0\n5 1 0 0\n0 2 0 0\n3 2 0 0\n").frame_step, 3);
+  // No agent twice: no step.
+  EXPECT_EQ(parse("0 1 0 0\n5 2 0 0\n").frame_step, 0);
+}
+
+TEST(TrajectoryTableTest, TheOrderOfRowsDoesNotMatter) {
+  RandomStream random(3, RandomUse::test);
+  std::vector<std::string> rows;
+  for (int agent = 0; agent < 20; ++agent) {
+    for (int frame = 0; frame < 400; frame += 10) {
+      if (random.below(8) == 0) continue;
+      rows.push_back(
+          fmt::format("{} {} {:.3f} {:.3f}\n", frame, agent, random.uniform(), random.uniform()));
+    }
+  }
+  const Trajectories once = parse(fmt::format("{}", fmt::join(rows, "")));
+  EXPECT_EQ(once.frame_step, 10);
+  EXPECT_GT(once.paths.size(), 40u);
+  for (size_t i = rows.size() - 1; i > 0; --i) std::swap(rows[i], rows[random.below(i + 1)]);
+  const Trajectories again = parse(fmt::format("{}", fmt::join(rows, "")));
+  EXPECT_EQ(again.paths, once.paths);
+  EXPECT_EQ(again.values, once.values);
+  int64_t points = 0;
+  for (const Trajectory& path : once.paths) {
+    EXPECT_EQ(path.begin, points);
+    points += path.length;
+  }
+  EXPECT_EQ(points, std::ssize(rows));
+}
+
+TEST(TrajectoryTableTest, BadRowsAreNamed) {
+  struct Case {
+    const char* row;
+    const char* where;
+    const char* got;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"x 1 0 0", "2:1 (byte 8)", "`x 1 0 0`"},
+           {"1.5 1 0 0", "2:1 (byte 8)", "`1.5 1 0 0`"},
+           {"nan 1 0 0", "2:1 (byte 8)", "`nan 1 0 0`"},
+           {"1e999 1 0 0", "2:1 (byte 8)", "`1e999 1 0 0`"},
+           {"1 4611686018427387904 0 0", "2:3 (byte 10)", "`4611686018427387904 0 0`"},
+           {"1 99999999999999999999 0 0", "2:3 (byte 10)", "`99999999999999999999 0 0`"},
+           {"1 9007199254740992.0 0 0", "2:3 (byte 10)", "`9007199254740992.0 0 0`"},
+           {"1 a 0 0", "2:3 (byte 10)", "`a 0 0`"},
+           {"1 1 nan 0", "2:5 (byte 12)", "`nan 0`"},
+           {"1 1 0 inf", "2:7 (byte 14)", "`inf`"},
+           {"1 1 0 -1e39", "2:7 (byte 14)", "`-1e39`"},
+           {"1 1 0 1e999", "2:7 (byte 14)", "`1e999`"},
+           {"1 1 0 0x1", "2:7 (byte 14)", "`0x1`"},
+           {"1 1 0 +1", "2:7 (byte 14)", "`+1`"},
+           {"1 1 0 1.0.0", "2:7 (byte 14)", "`1.0.0`"},
+           {"1 1 0 1 # end", "2:9 (byte 16)", "`# end`"},
+           {"1;1;0;0", "2:1 (byte 8)", "`1;1;0;0`"},
+           {"1,,1,0,0", "2:3 (byte 10)", "`,1,0,0`"},
+           {",1,1,0,0", "2:1 (byte 8)", "`,1,1,0,0`"},
+           {"1,1,0,0,", "2:9 (byte 16)", "the end of the line"},
+           {"1 é 0 0", "2:3 (byte 10)", "`é 0 0`"},
+           {" 1 1 0", "2:2 (byte 9)", "3"},
+           {"1", "2:1 (byte 8)", "1"},
+           {"1 1 0 0 0", "2:1 (byte 8)", "5"},
+       }) {
+    const std::string text = std::string("0 0 0 0\n") + c.row + "\n9 9 9 9\n";
+    const ErrorFields error = refusal(text);
+    EXPECT_EQ(error.where, std::string("scenes/street.txt:") + c.where) << c.row;
+    EXPECT_EQ(error.got, c.got) << c.row;
+    const Trajectories rest = parse(text, true);
+    EXPECT_EQ(rest.skipped, 1) << c.row;
+    EXPECT_EQ(rest.paths, (Paths{{0, 0, 0, 1}, {9, 9, 1, 1}})) << c.row;
+    EXPECT_EQ(rest.values, (Values{0, 0, 9, 9})) << c.row;
+  }
+  EXPECT_EQ(refusal("1 2 3\n").expected, "at least 4: frame, agent, x, y");
+  EXPECT_EQ(parse("1 2 3\n1 2 3 4\n", true).paths.size(), 1u);
+}
+
+TEST(TrajectoryTableTest, AnAgentIsOnceInAFrame) {
+  const char* text = "10 1 0 0\n20 1 1 1\n# between\n10.0 1.0 2 2\n10 1 3 3\n";
+  const ErrorFields error = refusal(text);
+  EXPECT_EQ(error.where, "scenes/street.txt:4");
+  EXPECT_EQ(error.got, "agent 1 in frame 10 on line 1 and on line 4");
+  const Trajectories rest = parse(text, true);
+  EXPECT_EQ(rest.skipped, 2);
+  EXPECT_EQ(rest.values, (Values{0, 0, 1, 1}));
+}
+
+// --- ragged arrays
+
+template <typename Number>
+TensorToWrite tensor(const char* name, const char* dtype, std::vector<int64_t> shape,
+                     const std::vector<Number>& values) {
+  return {name, dtype, std::move(shape), std::as_bytes(std::span(values))};
+}
+
+Trajectories read(std::span<const TensorToWrite> tensors, bool skip_bad = false) {
+  const std::string bytes = safetensors_bytes(tensors, {});
+  return read_ragged_safetensors(std::as_bytes(std::span(bytes)), "data/street.safetensors",
+                                 "values", "offsets", skip_bad);
+}
+
+const std::vector<float> kSix = {1, 2, 3, 4, 5, 6};
+const std::vector<int64_t> kOffsets = {0, 2, 3};
+
+TEST(RaggedSafetensorsTest, PathsByOffsets) {
+  const TensorToWrite good[] = {tensor("values", "F32", {3, 2}, kSix),
+                                tensor("offsets", "I64", {3}, kOffsets)};
+  const Trajectories t = read(good);
+  EXPECT_EQ(t.scene, "street");
+  EXPECT_EQ(t.channels, 2);
+  EXPECT_EQ(t.frame_step, 1);
+  EXPECT_EQ(t.paths, (Paths{{0, 0, 0, 2}, {1, 0, 2, 1}}));
+  EXPECT_EQ(t.values, kSix);
+  // Under other names, beside other tensors.
+  const std::string bytes =
+      safetensors_bytes(std::vector<TensorToWrite>{tensor("xy", "F32", {3, 2}, kSix), good[0],
+                                                   tensor("rows", "I64", {3}, kOffsets)},
+                        {});
+  EXPECT_EQ(read_ragged_safetensors(std::as_bytes(std::span(bytes)), "a", "xy", "rows").paths,
+            t.paths);
+}
+
+TEST(RaggedSafetensorsTest, NumbersOfAllTypes) {
+  const std::vector<double> doubles = {1, 2, 3, 4, 5, 6};
+  const std::vector<uint16_t> halves = {0x3C00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600};
+  const std::vector<uint16_t> bfloats = {0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0};
+  const std::vector<uint64_t> u64 = {0, 2, 3};
+  const std::vector<int32_t> i32 = {0, 2, 3};
+  const std::vector<uint32_t> u32 = {0, 2, 3};
+  const std::vector<int16_t> i16 = {0, 2, 3};
+  const std::vector<uint16_t> u16 = {0, 2, 3};
+  for (const TensorToWrite& values :
+       {tensor("values", "F32", {3, 2}, kSix), tensor("values", "F64", {3, 2}, doubles),
+        tensor("values", "F16", {3, 2}, halves), tensor("values", "BF16", {3, 2}, bfloats)}) {
+    for (const TensorToWrite& offsets :
+         {tensor("offsets", "I64", {3}, kOffsets), tensor("offsets", "U64", {3}, u64),
+          tensor("offsets", "I32", {3}, i32), tensor("offsets", "U32", {3}, u32),
+          tensor("offsets", "I16", {3}, i16), tensor("offsets", "U16", {3}, u16)}) {
+      const Trajectories t = read(std::vector{values, offsets});
+      EXPECT_EQ(t.values, kSix) << values.dtype;
+      EXPECT_EQ(t.paths, (Paths{{0, 0, 0, 2}, {1, 0, 2, 1}})) << offsets.dtype;
+    }
+  }
+}
+
+TEST(RaggedSafetensorsTest, EmptyAndSingle) {
+  const std::vector<int64_t> none = {0}, ones = {0, 1, 2, 3};
+  const Trajectories empty = read(
+      std::vector{tensor<float>("values", "F32", {0, 2}, {}), tensor("offsets", "I64", {1}, none)});
+  EXPECT_TRUE(empty.paths.empty());
+  EXPECT_EQ(empty.channels, 0);
+  const Trajectories single =
+      read(std::vector{tensor("values", "F32", {3, 2}, kSix), tensor("offsets", "I64", {4}, ones)});
+  EXPECT_EQ(single.paths.size(), 3u);
+  EXPECT_EQ(single.frame_step, 0);
+}
+
+TEST(RaggedSafetensorsTest, RefusesWhatDoesNotFit) {
+  const auto values = tensor("values", "F32", {3, 2}, kSix);
+  auto what = [&](const TensorToWrite& v, const TensorToWrite& o) {
+    return refusal_of([&] { read(std::vector{v, o}); });
+  };
+  auto offsets = [&](const std::vector<int64_t>& numbers) {
+    return what(values, tensor("offsets", "I64", {std::ssize(numbers)}, numbers));
+  };
+  EXPECT_EQ(offsets({0, 3}).what, "");
+  EXPECT_EQ(offsets({}).got, "none");
+  EXPECT_EQ(offsets({0}).got, "from 0 to 0");
+  EXPECT_EQ(offsets({1, 3}).got, "from 1 to 3");
+  EXPECT_EQ(offsets({0, 2}).expected, "from 0 to 3");
+  EXPECT_EQ(offsets({0, 4, 3}).where, "data/street.safetensors: tensor `offsets`[2]");
+  EXPECT_EQ(offsets({0, 1, 1, 3}).expected, "more than 1");
+  EXPECT_EQ(offsets({0, -1, 3}).got, "-1");
+  EXPECT_EQ(offsets({0, std::numeric_limits<int64_t>::min(), 3}).what,
+            "the offsets do not increase");
+  EXPECT_EQ(what(values, tensor("offsets", "F64", {3}, kOffsets)).got, "F64");
+  EXPECT_EQ(what(values, tensor("offsets", "I64", {3, 1}, kOffsets)).got, "[3, 1]");
+  EXPECT_EQ(what(values, tensor("others", "I64", {3}, kOffsets)).what, "a tensor is missing");
+  const auto good_offsets = tensor("offsets", "I64", {3}, kOffsets);
+  EXPECT_EQ(what(tensor("values", "F32", {6}, kSix), good_offsets).got, "[6]");
+  EXPECT_EQ(what(tensor("values", "I32", {3, 2}, kSix), good_offsets).got, "I32");
+  EXPECT_EQ(what(tensor<float>("values", "F32", {3, 0}, {}), good_offsets).got, "[3, 0]");
+}
+
+TEST(RaggedSafetensorsTest, APathWithAValueThatIsNotFinite) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = INFINITY;
+  const std::vector<float> some = {nan, 2, 3, 4, 5, 6, 7, inf, 9, 10};
+  const std::vector<int64_t> offsets = {0, 1, 3, 4, 5};
+  const std::vector tensors = {tensor("values", "F32", {5, 2}, some),
+                               tensor("offsets", "I64", {5}, offsets)};
+  const ErrorFields error = refusal_of([&] { read(tensors); });
+  EXPECT_EQ(error.where, "data/street.safetensors: tensor `values`[0, 0]");
+  EXPECT_EQ(error.got, "nan");
+  const Trajectories rest = read(tensors, true);
+  EXPECT_EQ(rest.skipped, 2);
+  EXPECT_EQ(rest.paths, (Paths{{1, 0, 0, 2}, {3, 0, 2, 1}}));
+  EXPECT_EQ(rest.values, (Values{3, 4, 5, 6, 9, 10}));
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,62 @@
+#include "train/training_data.h"
+
+namespace millrace {
+
+DataOptions data_options(const Settings& settings) {
+  const DataSettings& s = settings.data;
+  DataOptions o;
+  o.train = s.train;
+  o.validation = s.validation;
+  o.test = s.test;
+  o.train_target = s.train_target;
+  o.validation_target = s.validation_target;
+  o.test_target = s.test_target;
+  o.format = s.format;
+  o.fields = s.fields;
+  o.validation_fraction = s.validation_fraction;
+  o.test_fraction = s.test_fraction;
+  o.tokenizer = {s.tokenizer, s.vocab_size, s.min_frequency};
+  o.max_chars = s.max_chars;
+  o.max_records = s.max_records;
+  o.grammar_chars = s.grammar_chars;
+  o.skip_bad_records = s.on_bad_record == "skip";
+  o.seed = static_cast<uint64_t>(settings.seed);
+  o.threads = static_cast<int>(settings.threads);
+  return o;
+}
+
+TrainingData make_training_data(Dataset set, const Settings& settings, bool packable,
+                                DataObserver& observer) {
+  const DataSettings& s = settings.data;
+  TrainingData data;
+  data.set = std::move(set);
+  BatchOptions o;
+  o.batching = resolved_batching(s.batching, data.set, packable);
+  o.batch_size = settings.batch_size;
+  o.batch_tokens = s.batch_tokens;
+  o.sequences = {settings.max_length, s.chunking, s.chunk_overlap};
+  o.random_windows = s.sampling == "random";
+  o.seed = static_cast<uint64_t>(settings.seed);
+  data.batches = make_batches(data.set, SplitName::train, o, observer);
+  if (data.set.validation.tokens) {
+    o.seed.reset();
+    o.window_context = settings.eval_context;
+    o.limit = settings.max_eval_batches;
+    data.validation = make_batches(data.set, SplitName::validation, o, observer);
+  }
+  return data;
+}
+
+ProgramShapes TrainingData::shapes() const {
+  return {batches->shapes(), validation ? validation->shapes() : batches->shapes()};
+}
+
+RunLength TrainingData::run_length(const Settings& settings) const {
+  const auto parts = static_cast<double>(settings.grad_accum);
+  return millrace::run_length(settings,
+                              static_cast<double>(batches->positions_per_epoch()) /
+                                  (static_cast<double>(batches->stride()) * parts),
+                              batches->mean_places() * batches->useful_share() * parts);
+}
+
+}  // namespace millrace

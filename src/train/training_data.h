@@ -1,0 +1,28 @@
+// The data of a run: tokens, and the batches that training and validation read of them.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "data/batches.h"
+#include "train/program.h"
+#include "train/settings.h"
+
+namespace millrace {
+
+struct TrainingData {
+  Dataset set;
+  std::unique_ptr<Batches> batches;
+  std::unique_ptr<Batches> validation;  // in order; null: there is none
+
+  // What is read and in which order, to notice that a run is continued on something else.
+  std::string digest() const { return set.key + ", " + batches->order(); }
+  ProgramShapes shapes() const;
+  RunLength run_length(const Settings& settings) const;
+};
+
+DataOptions data_options(const Settings& settings);
+// Shapes a data set for a model; `packable`: it takes packed rows.
+TrainingData make_training_data(Dataset set, const Settings& settings, bool packable,
+                                DataObserver& observer);
+
+}  // namespace millrace
