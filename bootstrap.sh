@@ -1,6 +1,6 @@
 # Shared by ./millrace and ./check: packages, configuration, build. Sourced, not run.
 packages=(g++ cmake ninja-build libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev libpcre2-dev zlib1g-dev
-          libzstd-dev)
+          libzstd-dev libsentencepiece-dev)
 test_packages=(libgtest-dev libbenchmark-dev)
 
 # Installs the Debian packages among "$@" that are missing, with one line about what and why.

@@ -2,6 +2,7 @@
 // and what padding costs, `prepare` fills the cache.
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
@@ -101,6 +102,15 @@ std::string histogram(const SequenceSummary& s, int64_t max_length) {
 // What was read, whatever became of it.
 std::string source_text(const Dataset& data) {
   std::string out = fmt::format("data         {}, {}\n", data.source, human_bytes(data.file_bytes));
+  if (data.has_trajectories()) {
+    out += fmt::format("paths        {} training, {} validation, {} test; {} bad\n",
+                       with_commas(data.counts.records[0]), with_commas(data.counts.records[1]),
+                       with_commas(data.counts.records[2]), with_commas(data.counts.bad));
+    out +=
+        fmt::format("points       {} training, {} numbers each\n",
+                    with_commas(data.trajectories[0]->points()), data.trajectories[0]->channels());
+    return out;
+  }
   if (data.records)
     out += fmt::format("records      {} training, {} validation, {} test; {} empty, {} bad\n",
                        with_commas(data.counts.records[0]), with_commas(data.counts.records[1]),
@@ -135,16 +145,65 @@ Json source_json(const Dataset& data) {
           {"cache", data.folder.string()}};
 }
 
+// The three ways as a table; `chosen` is this config's.
+void add_ways(const LengthHistogram& lengths, const Settings& s, bool packable,
+              const std::string& chosen, std::string& out, Json& json) {
+  const auto list = ways(lengths, s, packable);
+  out += fmt::format("\nwhat padding costs\n\n  {:<12} {:>8} {:>14} {:>7} {:>8}\n", "", "useful",
+                     "places/epoch", "shapes", "work");
+  for (const Way& w : list) {
+    out += fmt::format("  {:<12} {:>6.2f} % {:>14} {:>7} {:>7.2f}x  {}{}\n", w.name, 100 * w.useful,
+                       with_commas(std::llround(w.places)), w.shapes, w.places / list[0].places,
+                       w.note, w.name == chosen ? "  <- this config" : "");
+    json["batching"][w.name] = {
+        {"useful_share", w.useful}, {"places_per_epoch", w.places}, {"shapes", w.shapes}};
+  }
+}
+
+void add_lengths(const SequenceSummary& summary, const char* what, const char* unit,
+                 int64_t max_length, std::string& out, Json& json) {
+  out += fmt::format("\nlengths of the training {}, in {}\n\n{}\n", what, unit,
+                     histogram(summary, max_length));
+  out += fmt::format("  {:<12} {:>12} {:>14} {:>8} {:>9} {:>8} {:>8} {:>8}\n", "", "sequences",
+                     unit, "min", "avg", "p50", "p99", "max");
+  out += row_of(what, summary.before);
+  json["lengths"] = {{what, json_of(summary.before)},
+                     {"sequences", json_of(summary.after)},
+                     {"split", summary.split},
+                     {"cut", summary.cut},
+                     {"too_short", summary.too_short},
+                     {"histogram", {{"bar_width", summary.bar_width}, {"bars", summary.bars}}}};
+}
+
+void add_trajectories(const Dataset& data, const Settings& s, std::string& out, Json& json) {
+  const ValueStore& store = *data.trajectories[0];
+  std::vector<int64_t> begins(static_cast<size_t>(store.paths() + 1));
+  store.path_begins(0, begins);
+  std::map<int64_t, int64_t> counts;
+  LengthHistogram lengths;
+  for (size_t i = 0; i + 1 < begins.size(); ++i) {
+    const int64_t length = begins[i + 1] - begins[i];
+    ++counts[length];
+    const auto places = static_cast<size_t>(std::min(length, s.max_length));
+    lengths.count.resize(std::max(lengths.count.size(), places + 1));
+    ++lengths.count[places];
+  }
+  add_lengths(summary_of_lengths(counts), "paths", "points", s.max_length, out, json);
+  add_ways(lengths, s, true, "", out, json);
+}
+
 }  // namespace
 
 int data_stats_command(const DataArguments& arguments) {
   DataProgress progress;
-  const auto run = load_run(arguments.request, progress);
+  const auto run = load_data(arguments.request, progress);
   const Settings& s = run->settings;
   const Dataset& data = run->data.set;
   Json json = source_json(data);
   std::string out = source_text(data);
-  if (!data.records) {
+  if (data.has_trajectories()) {
+    add_trajectories(data, s, out, json);
+  } else if (!data.records) {
     const int64_t windows = run->data.batches->positions_per_epoch();
     out += fmt::format("tokens       {} training, {} validation\n", with_commas(data.train.size()),
                        with_commas(data.validation.size()));
@@ -158,11 +217,8 @@ int data_stats_command(const DataArguments& arguments) {
     const auto index = open_sequence_index(
         data, SplitName::train, {s.max_length, s.data.chunking, s.data.chunk_overlap}, progress);
     const SequenceSummary& summary = index->summary();
-    out += fmt::format("\nlengths of the training records, in tokens\n\n{}\n",
-                       histogram(summary, s.max_length));
-    out += fmt::format("  {:<12} {:>12} {:>14} {:>8} {:>9} {:>8} {:>8} {:>8}\n", "", "sequences",
-                       "tokens", "min", "avg", "p50", "p99", "max");
-    out += row_of("records", summary.before) + row_of("chunks", summary.after);
+    add_lengths(summary, "records", "tokens", s.max_length, out, json);
+    out += row_of("chunks", summary.after);
     if (data.fields == 2)
       out += fmt::format(
           "  {} pairs are longer than training.max_length {} and lose the front of "
@@ -173,25 +229,9 @@ int data_stats_command(const DataArguments& arguments) {
                          with_commas(summary.split), s.max_length);
     if (summary.too_short > 0)
       out += fmt::format("  {} records hold nothing to predict\n", with_commas(summary.too_short));
-    json["lengths"] = {{"records", json_of(summary.before)},
-                       {"sequences", json_of(summary.after)},
-                       {"split", summary.split},
-                       {"cut", summary.cut},
-                       {"too_short", summary.too_short},
-                       {"histogram", {{"bar_width", summary.bar_width}, {"bars", summary.bars}}}};
-    const auto list = ways(index->lengths(), s, run->model->takes_packed_rows());
-    const std::string chosen =
-        resolved_batching(s.data.batching, data, run->model->takes_packed_rows());
-    out += fmt::format("\nwhat padding costs\n\n  {:<12} {:>8} {:>14} {:>7} {:>8}\n", "", "useful",
-                       "places/epoch", "shapes", "work");
-    for (const Way& w : list) {
-      out +=
-          fmt::format("  {:<12} {:>6.2f} % {:>14} {:>7} {:>7.2f}x  {}{}\n", w.name, 100 * w.useful,
-                      with_commas(std::llround(w.places)), w.shapes, w.places / list[0].places,
-                      w.note, w.name == chosen ? "  <- this config" : "");
-      json["batching"][w.name] = {
-          {"useful_share", w.useful}, {"places_per_epoch", w.places}, {"shapes", w.shapes}};
-    }
+    const bool packable = run->model->takes_packed_rows();
+    const std::string chosen = resolved_batching(s.data.batching, data, packable);
+    add_ways(index->lengths(), s, packable, chosen, out, json);
     json["batching"]["chosen"] = chosen;
     json["useful_share"] = run->data.batches->useful_share();
   }
@@ -202,7 +242,7 @@ int data_stats_command(const DataArguments& arguments) {
 int data_prepare_command(const DataArguments& arguments) {
   const int64_t begin = now_ns();
   DataProgress progress;
-  const auto run = load_run(arguments.request, progress);
+  const auto run = load_data(arguments.request, progress);
   const Dataset& data = run->data.set;
   const double seconds = seconds_since(begin);
   if (arguments.json) {

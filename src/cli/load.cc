@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "cli/quickstart.h"
 #include "core/text.h"
@@ -151,6 +152,17 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
 }
 
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& observer) {
+  auto run = load_data(request, observer);
+  if (run->data.batches) return run;
+  throw Error({.code = ErrorCode::config,
+               .what = fmt::format("{} does not read trajectories", run->settings.model_type),
+               .where = run->schema.where("data.train"),
+               .expected = "text or tokens",
+               .got = run->data.set.description(),
+               .remedy = "`millrace data stats` shows them; a model for them is to come"});
+}
+
+std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& observer) {
   auto run = load_settings(request);
   const Settings& s = run->settings;
   if (s.run_name.empty() || s.run_name.find('/') != std::string::npos ||
@@ -175,10 +187,23 @@ std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& obs
                  .expected = fmt::format("less than training.max_length = {}", s.max_length),
                  .got = std::to_string(s.data.chunk_overlap),
                  .remedy = fmt::format("data.chunk_overlap={}", s.max_length / 4)});
+  if (s.data.vocab_size < 0) {
+    // What the model is to have is what there is to learn.
+    const std::string model = run->schema.value_text("model.vocab_size");
+    int64_t size = 8000;
+    const bool given =
+        std::from_chars(model.data(), model.data() + model.size(), size).ec == std::errc();
+    run->settings.data.vocab_size = size;
+    run->schema.note("data.vocab_size", given ? "auto: model.vocab_size" : "auto");
+  }
   Dataset set = open_dataset(data_options(s), observer);
   if (set.counts.bad > 0)
     observer.note(fmt::format("{} bad records were passed over, the first: {}",
                               with_commas(set.counts.bad), set.counts.first_bad));
+  if (set.has_trajectories()) {
+    run->data.set = std::move(set);
+    return run;
+  }
   check_batching(*run, set);
   run->model->resolve(run->schema, set.vocab_size, s.max_length);
   run->data = make_training_data(std::move(set), s, run->model->takes_packed_rows(), observer);

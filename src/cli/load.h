@@ -30,5 +30,7 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request);
 // Parses, checks and resolves; opens the data, which is tokenized when it is not in the cache yet.
 // Creates nothing else on disk.
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& observer);
+// The same for looking at the data: batches are missing when the model does not read such data.
+std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& observer);
 
 }  // namespace millrace

@@ -32,7 +32,9 @@ std::unique_ptr<Model> load_model_config(const fs::path& folder) {
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
-  const fs::path file = folder / "tokenizer.json";
+  fs::path file = folder / kTokenizerFiles[0];
+  for (const char* name : kTokenizerFiles)
+    if (!fs::exists(file)) file = folder / name;
   try {
     return read_tokenizer(file);
   } catch (const Error& e) {

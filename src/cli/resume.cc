@@ -9,8 +9,9 @@ namespace millrace {
 namespace {
 
 // A run with another value of these is another run.
-constexpr std::array<std::string_view, 9> kFixed = {
-    "data.tokenizer",      "data.sampling",      "seed",
+constexpr std::array<std::string_view, 12> kFixed = {
+    "data.tokenizer",      "data.vocab_size",    "data.min_frequency",
+    "data.lower_case",     "data.sampling",      "seed",
     "training.max_length", "training.optimizer", "training.ema_decay",
     "training.momentum",   "training.nesterov"};
 

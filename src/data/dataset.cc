@@ -12,6 +12,7 @@
 #include "core/text.h"
 #include "data/grammar.h"
 #include "data/token_store.h"
+#include "data/trajectory_source.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -32,8 +33,6 @@ Error config_error(std::string what, std::string where, std::string expected, st
                 .got = std::move(got),
                 .remedy = std::move(remedy)});
 }
-
-bool is_file_tokenizer(const std::string& kind) { return kind.ends_with(".json"); }
 
 // --- what is asked for
 
@@ -59,18 +58,24 @@ void check_options(const DataOptions& options, bool grammar) {
                        fmt::format("{}", options.validation_fraction + options.test_fraction),
                        "data.test_fraction=0.1");
   const std::string& kind = options.tokenizer.kind;
-  if (kind != "char" && kind != "byte" && !is_file_tokenizer(kind)) {
-    const std::vector<std::string> known = {"char", "byte", "tokenizer.json"};
+  const auto& kinds = tokenizer_kinds();
+  if (!options.tokenizer.is_file() && std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
+    std::vector<std::string> known = kinds;
+    known.insert(known.end(), {"tokenizer.json", "tokenizer.model"});
     const std::string near = nearest(kind, known);
-    throw config_error("unknown tokenizer", "data.tokenizer",
-                       "`char`, `byte` or the path of a tokenizer.json", quote(kind),
-                       near.empty() ? "data.tokenizer=char" : "did you mean `" + near + "`?");
+    throw config_error(
+        "unknown tokenizer", "data.tokenizer",
+        fmt::format("`{}`, or the path of a tokenizer.json or .model", fmt::join(kinds, "`, `")),
+        quote(kind), near.empty() ? "data.tokenizer=char" : "did you mean `" + near + "`?");
   }
   std::error_code fault;
-  if (is_file_tokenizer(kind) && !fs::is_regular_file(kind, fault))
-    throw config_error(fmt::format("cannot open `{}`", kind), "data.tokenizer", "a tokenizer.json",
-                       fault ? fault.message() : "not a file",
+  if (options.tokenizer.is_file() && !fs::is_regular_file(kind, fault))
+    throw config_error(fmt::format("cannot open `{}`", kind), "data.tokenizer",
+                       "a tokenizer.json or .model", fault ? fault.message() : "not a file",
                        "check the spelling; a relative path starts at the current folder");
+  if (grammar && kind == "ids")
+    throw config_error("the grammar writes text, not ids", "data.tokenizer", "another tokenizer",
+                       kind, "data.tokenizer=char");
   for (const auto& [key, value] : {std::pair("data.max_chars", options.max_chars),
                                    std::pair("data.max_records", options.max_records)})
     if (value < 0)
@@ -136,7 +141,8 @@ Request make_request(const DataOptions& options) {
   if (records.fields.size() > 2)
     throw config_error("too many fields", "data.fields", "one, or two for source and target",
                        fmt::format("{}", fmt::join(records.fields, ", ")), "data.fields=text");
-  const bool separate = has_records(records.format);
+  const bool paths = records.format == DataFormat::trajectories,
+             separate = has_records(records.format) || paths;
   if (separate && options.validation.empty())
     records.validation_fraction = options.validation_fraction;
   if (separate && options.test.empty()) records.test_fraction = options.test_fraction;
@@ -146,7 +152,20 @@ Request make_request(const DataOptions& options) {
   records.seed = options.seed;
   records.max_chars = options.max_chars;
   records.max_records = options.max_records;
-  records.count_bytes = options.tokenizer.kind == "byte";
+  records.count_bytes = options.tokenizer.kind == "byte" || records.format == DataFormat::tokens;
+  if (records.format == DataFormat::tokens) {
+    if (!options.tokenizer.is_file() && options.tokenizer.kind != "ids")
+      throw config_error("files of tokens are not tokenized", "data.tokenizer",
+                         "`ids`, or the tokenizer.json or .model that they were made with",
+                         options.tokenizer.kind, "data.tokenizer=ids and data.vocab_size");
+    const int64_t size = options.tokenizer.is_file()
+                             ? read_tokenizer(options.tokenizer.kind)->vocab_size()
+                             : options.tokenizer.vocab_size;
+    records.token_width = size <= 65536 ? 2 : 4;
+  } else if (options.tokenizer.kind == "ids") {
+    throw config_error("text is no ids", "data.tokenizer",
+                       "another tokenizer, or data.format=tokens", "ids", "data.tokenizer=char");
+  }
   records.skip_bad = options.skip_bad_records;
   if (request.grammar) {
     const auto validation = static_cast<int64_t>(options.validation_fraction *
@@ -160,7 +179,7 @@ Request make_request(const DataOptions& options) {
     add_files(request, SplitName::validation, options.validation, options.validation_target);
     add_files(request, SplitName::test, options.test, options.test_target);
   }
-  if (is_file_tokenizer(options.tokenizer.kind))
+  if (options.tokenizer.is_file() && !paths)
     request.stamps.push_back(stamp_of(options.tokenizer.kind));
   Json counts = Json::array();
   for (const SplitFiles& s : request.sources)
@@ -173,8 +192,13 @@ Request make_request(const DataOptions& options) {
   request.choices["skip_bad"] = records.skip_bad;
   if (records.validation_fraction + records.test_fraction > 0)
     request.choices["split"] = {records.seed, records.validation_fraction, records.test_fraction};
-  request.choices["tokenizer"] =
-      is_file_tokenizer(options.tokenizer.kind) ? "file" : options.tokenizer.kind;
+  if (paths) return request;  // nothing is tokenized
+  const TokenizerOptions& t = options.tokenizer;
+  request.choices["tokenizer"] = t.is_file() ? fs::path(t.kind).extension().string() : t.kind;
+  if (t.kind == "word")
+    request.choices["words"] = {t.vocab_size, t.min_frequency, t.lower_case};
+  else if (t.kind == "bpe" || t.kind == "unigram" || t.kind == "ids")
+    request.choices["vocab_size"] = t.vocab_size;
   return request;
 }
 
@@ -252,6 +276,8 @@ class Maker {
   Prepared make() const;
 
  private:
+  Prepared write_trajectories(const fs::path& staging) const;
+  void put_in_place(const fs::path& staging) const;
   std::string key_;
   Request request_;
   DataOptions options_;
@@ -306,6 +332,28 @@ class KeptTokens : public TokenArray {
   mutable Store store_;
 };
 
+// Rare words as models without a copy mechanism read them.
+class WithoutRare : public TokenArray {
+ public:
+  WithoutRare(std::shared_ptr<const TokenArray> all, int64_t vocab_size, int32_t unknown)
+      : all_(std::move(all)), vocab_size_(vocab_size), unknown_(unknown) {}
+  int64_t tokens() const override { return all_->tokens(); }
+  int64_t records() const override { return all_->records(); }
+  void read(int64_t begin, std::span<int32_t> out) const override {
+    all_->read(begin, out);
+    for (int32_t& id : out)
+      if (id >= vocab_size_) id = unknown_;
+  }
+  void record_begins(int64_t first, std::span<int64_t> out) const override {
+    all_->record_begins(first, out);
+  }
+
+ private:
+  std::shared_ptr<const TokenArray> all_;
+  int64_t vocab_size_;
+  int32_t unknown_;
+};
+
 // Error when the folder is not there, or not what was written.
 Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   const fs::path folder = maker->folder();
@@ -317,9 +365,21 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   data.folder = folder;
   try {
     if (meta.at("key") != key) throw damaged_cache(meta_file, "key " + key, "another");
+    if (meta.contains("trajectories")) {
+      for (const std::string name : meta.at("trajectories"))
+        for (size_t i = 0; i < kSplits; ++i)
+          if (name == split_name(static_cast<SplitName>(i)))
+            data.trajectories[i] = std::make_shared<ValueStore>(folder / name, key);
+      data.file_bytes = meta.at("file_bytes").get<int64_t>();
+      data.counts.records = meta.at("counts").get<std::array<int64_t, kSplits>>();
+      data.counts.bad = meta.at("bad").get<int64_t>();
+      return data;
+    }
     data.records = meta.at("records").get<bool>();
     data.fields = meta.at("fields").get<int>();
     data.vocab_size = meta.at("vocab_size").get<int64_t>();
+    const bool has_rare = meta.at("stored_size") != meta.at("vocab_size");
+    const auto unknown = meta.at("unknown_id").get<int32_t>();
     data.start_id = meta.at("start_id").get<int32_t>();
     data.end_id = meta.at("end_id").get<int32_t>();
     data.tokenizer_name = meta.at("tokenizer_name").get<std::string>();
@@ -333,7 +393,11 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
     for (const std::string name : meta.at("splits"))
       for (size_t i = 0; i < kSplits; ++i)
         if (name == split_name(static_cast<SplitName>(i))) {
-          splits[i]->tokens = std::make_shared<KeptTokens>(maker, name);
+          splits[i]->open = std::make_shared<KeptTokens>(maker, name);
+          splits[i]->tokens = splits[i]->open;
+          if (has_rare)
+            splits[i]->tokens =
+                std::make_shared<WithoutRare>(splits[i]->open, data.vocab_size, unknown);
           splits[i]->end = splits[i]->tokens->tokens();
         }
     const fs::path file = folder / meta.at("tokenizer").get<std::string>();
@@ -349,6 +413,64 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   return data;
 }
 
+void Maker::put_in_place(const fs::path& staging) const {
+  sync_folder(staging);
+  if (fs::exists(folder())) remove_folder(folder());
+  rename_path(staging, folder());
+  sync_folder(folder().parent_path());
+}
+
+Prepared Maker::write_trajectories(const fs::path& staging) const {
+  Prepared prepared;
+  const int64_t begin = now_ns();
+  std::array<std::unique_ptr<ValueStoreWriter>, kSplits> writers;
+  int64_t channels = 0, number = 0, done = 0;
+  const RecordOptions& o = request_.records;
+  for (const SplitFiles& source : request_.sources)
+    for (const fs::path& file : source.files) {
+      observer_.progress("reading the paths", done, request_.file_bytes);
+      std::string bytes;
+      append_unpacked_file(file, bytes);
+      done += static_cast<int64_t>(bytes.size());
+      const bool tensors = file.extension() == ".safetensors";
+      const Trajectories scene =
+          tensors ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), file, "values",
+                                            "offsets", o.skip_bad)
+                  : parse_trajectory_table(bytes, file.string(), o.skip_bad);
+      prepared.counts.bad += scene.skipped;
+      if (scene.paths.empty()) continue;
+      if (channels == 0) channels = scene.channels;
+      if (scene.channels != channels)
+        throw config_error("scenes of different kinds", file.string(),
+                           fmt::format("{} numbers a point, as the files before it", channels),
+                           fmt::format("{}", scene.channels), "give files of one kind");
+      for (const Trajectory& path : scene.paths) {
+        const auto split = static_cast<size_t>(drawn_split(o, source.split, number++));
+        auto& writer = writers[split];
+        if (!writer)
+          writer = std::make_unique<ValueStoreWriter>(
+              staging / split_name(static_cast<SplitName>(split)), key_, channels);
+        writer->add_path(scene.values_of(path));
+      }
+    }
+  if (!writers[0])
+    throw config_error("no path to train on", "data.train", "at least one trajectory", "none",
+                       "check the files");
+  check_unchanged(request_);
+  Json meta{{"key", key_}, {"file_bytes", request_.file_bytes}, {"trajectories", Json::array()}};
+  for (size_t i = 0; i < kSplits; ++i) {
+    if (!writers[i]) continue;
+    writers[i]->commit();
+    prepared.counts.records[i] = writers[i]->paths();
+    meta["trajectories"].push_back(split_name(static_cast<SplitName>(i)));
+  }
+  meta["counts"] = prepared.counts.records;
+  meta["bad"] = prepared.counts.bad;
+  write_checked_json(staging / kMeta, std::move(meta));
+  prepared.seconds = seconds_since(begin);
+  return prepared;
+}
+
 Prepared Maker::make() const {
   const fs::path folder = this->folder();
   check_unchanged(request_);
@@ -356,6 +478,11 @@ Prepared Maker::make() const {
   if (fs::exists(staging)) remove_folder(staging);
   create_folders(staging);
   try {
+    if (request_.records.format == DataFormat::trajectories) {
+      Prepared prepared = write_trajectories(staging);
+      put_in_place(staging);
+      return prepared;
+    }
     std::vector<SplitFiles> sources = request_.sources;
     if (request_.grammar)
       for (SplitFiles& s : sources)
@@ -383,6 +510,8 @@ Prepared Maker::make() const {
         {"records", has_records(request_.records.format)},
         {"fields", request_.records.fields.size() == 2 || !options_.train_target.empty() ? 2 : 1},
         {"vocab_size", tokenizer->vocab_size()},
+        {"stored_size", tokenizer->stored_size()},
+        {"unknown_id", tokenizer->unknown_id()},
         {"start_id", tokenizer->start_id()},
         {"end_id", tokenizer->end_id()},
         {"tokenizer", file.name},
@@ -399,10 +528,7 @@ Prepared Maker::make() const {
       if (prepared.splits[i].records > 0)
         meta["splits"].push_back(split_name(static_cast<SplitName>(i)));
     write_checked_json(staging / kMeta, std::move(meta));
-    sync_folder(staging);
-    if (fs::exists(folder)) remove_folder(folder);
-    rename_path(staging, folder);
-    sync_folder(folder.parent_path());
+    put_in_place(staging);
     return prepared;
   } catch (...) {
     std::error_code ignored;
@@ -474,7 +600,7 @@ Dataset open_dataset(const DataOptions& options, DataObserver& observer) {
     // The end of a long text is kept for validation.
     const auto count =
         static_cast<int64_t>(options.validation_fraction * static_cast<double>(data.train.end));
-    data.validation = {data.train.tokens, data.train.end - count, data.train.end};
+    data.validation = {data.train.tokens, data.train.open, data.train.end - count, data.train.end};
     data.train.end -= count;
   }
   const bool characters = options.tokenizer.kind == "char" || options.tokenizer.kind == "byte";
@@ -503,6 +629,10 @@ Dataset dataset_in_memory(std::shared_ptr<const Tokenizer> tokenizer, std::vecto
 }
 
 std::string Dataset::description() const {
+  if (has_trajectories())
+    return fmt::format("{}: {} training and {} validation paths, {} points of {} numbers", source,
+                       with_commas(counts.records[0]), with_commas(counts.records[1]),
+                       with_commas(trajectories[0]->points()), trajectories[0]->channels());
   std::string text = fmt::format("{}: {} training and {} validation tokens", source,
                                  with_commas(train.size()), with_commas(validation.size()));
   if (records)

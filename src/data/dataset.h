@@ -12,6 +12,7 @@
 
 #include "data/prepare.h"
 #include "data/token_array.h"
+#include "data/value_store.h"
 
 namespace millrace {
 
@@ -37,6 +38,7 @@ struct DataOptions {
 // What one of train, validation and test reads.
 struct Split {
   std::shared_ptr<const TokenArray> tokens;  // null: there is none
+  std::shared_ptr<const TokenArray> open;    // the same, with rare words by ids of their own
   int64_t begin = 0, end = 0;                // which of the tokens, for a long text
   int64_t size() const { return end - begin; }
 };
@@ -65,6 +67,9 @@ struct Dataset {
   int64_t vocab_size = 0;
   int32_t start_id = -1, end_id = -1;
   Split train, validation, test;
+  // Instead of tokens: paths of points; null where a split has none.
+  std::array<std::shared_ptr<const ValueStore>, kSplits> trajectories;
+  bool has_trajectories() const { return trajectories[0] != nullptr; }
   std::optional<double> entropy_per_token;  // nats; known for the grammar only
   std::string source;                       // "input.txt", "12 files"
   std::string tokenizer_name;

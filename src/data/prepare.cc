@@ -1,11 +1,15 @@
 #include "data/prepare.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "core/text.h"
+#include "data/sentence_piece.h"
 #include "data/token_store.h"
-#include "io/quote.h"
+#include "data/word_tokenizer.h"
+#include "io/token_file.h"
 
 namespace millrace {
 namespace {
@@ -50,32 +54,127 @@ struct EncodedBlock {
   bool closes = true;
 };
 
+// Lines, and of long ones pieces that the library takes.
+void add_sentences(std::string_view text, std::vector<std::string>& out) {
+  constexpr size_t kLongest = 4000;
+  while (!text.empty()) {
+    const size_t line = std::min(text.find('\n'), text.size());
+    size_t end = std::min(line, kLongest);
+    if (end < line) {
+      const size_t space = text.rfind(' ', end);
+      if (space != text.npos && space > 0) end = space;
+      while (end > 1 && end < line && (text[end] & 0xC0) == 0x80) --end;  // not inside a character
+    }
+    if (end > 0) out.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + (end == line ? 1 : 0)));
+  }
+}
+
+// As many sentences as learning takes in reasonable time, whatever their order: those whose hash is
+// below a bound, which is halved when there are too many.
+class SentenceSample {
+ public:
+  void add(const std::vector<std::string>& sentences) {
+    for (const std::string& s : sentences) {
+      if (XXH3_64bits(s.data(), s.size()) > bound_) continue;
+      bytes_ += s.size();
+      sentences_.push_back(s);
+      while (bytes_ > kMostBytes) {
+        bound_ /= 2;
+        std::erase_if(sentences_, [&](const std::string& kept) {
+          const bool out = XXH3_64bits(kept.data(), kept.size()) > bound_;
+          bytes_ -= out ? kept.size() : 0;
+          return out;
+        });
+      }
+    }
+  }
+  const std::vector<std::string>& sentences() const { return sentences_; }
+
+ private:
+  static constexpr size_t kMostBytes = size_t{64} << 20;
+  uint64_t bound_ = UINT64_MAX;
+  size_t bytes_ = 0;
+  std::vector<std::string> sentences_;
+};
+
 }  // namespace
+
+const std::vector<std::string>& tokenizer_kinds() {
+  static const std::vector<std::string> kinds = {"char", "byte", "word", "bpe", "unigram", "ids"};
+  return kinds;
+}
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
                                           const RecordOptions& records,
                                           const std::vector<SplitFiles>& sources, int threads,
                                           int64_t bytes_all, const ProgressFunction& progress) {
   const bool with_end = has_records(records.format);
+  if (options.is_file()) return read_tokenizer(options.kind);
   if (options.kind == "byte") return make_byte_tokenizer(with_end);
-  if (options.kind != "char") return read_tokenizer(options.kind);
-  CharacterSet characters;
+  if (options.kind == "ids") return make_id_tokenizer(options.vocab_size);
+  constexpr const char* kStage = "learning the vocabulary";
   std::vector<SplitFiles> training = sources;
+  if (options.kind == "word") {
+    // Words of validation and test are known too, so that they can be copied.
+    WordCounts counts;
+    RecordReader reader(records, sources);
+    reader.set_cut([](std::string_view text) { return text.find_last_of(" \n") + 1; });
+    for_each_block<WordCounts>(
+        reader, threads,
+        [](const RecordBlock& block) {
+          WordCounts part;
+          for_each_field(block, [&](std::string_view text, const TextPlace&) {
+            part.add(text, block.split == SplitName::train);
+          });
+          return part;
+        },
+        [&](const WordCounts& part, int64_t file_bytes) {
+          counts.add(part);
+          progress(kStage, file_bytes, bytes_all);
+        });
+    return make_word_tokenizer(counts,
+                               {options.vocab_size, options.min_frequency, options.lower_case});
+  }
   std::erase_if(training, [](const SplitFiles& s) { return s.split != SplitName::train; });
   RecordReader reader(records, training);
-  for_each_block<CharacterSet>(
+  if (options.kind == "char") {
+    CharacterSet characters;
+    for_each_block<CharacterSet>(
+        reader, threads,
+        [](const RecordBlock& block) {
+          CharacterSet part;
+          for_each_field(
+              block, [&](std::string_view text, const TextPlace& place) { part.add(text, place); });
+          return part;
+        },
+        [&](const CharacterSet& part, int64_t file_bytes) {
+          characters.add(part);
+          progress(kStage, file_bytes, bytes_all);
+        });
+    return make_char_tokenizer(characters.sorted(), with_end);
+  }
+  MR_CHECK(options.kind == "bpe" || options.kind == "unigram", "tokenizer {}", options.kind);
+  reader.set_cut([](std::string_view text) { return text.find_last_of('\n') + 1; });
+  SentenceSample sample;
+  for_each_block<std::vector<std::string>>(
       reader, threads,
       [](const RecordBlock& block) {
-        CharacterSet part;
-        for_each_field(
-            block, [&](std::string_view text, const TextPlace& place) { part.add(text, place); });
-        return part;
+        std::vector<std::string> sentences;
+        for_each_field(block, [&](std::string_view text, const TextPlace&) {
+          add_sentences(text, sentences);
+        });
+        return sentences;
       },
-      [&](const CharacterSet& part, int64_t file_bytes) {
-        characters.add(part);
-        progress("learning the vocabulary", file_bytes, bytes_all);
+      [&](const std::vector<std::string>& sentences, int64_t file_bytes) {
+        sample.add(sentences);
+        progress(kStage, file_bytes, bytes_all);
       });
-  return make_char_tokenizer(characters.sorted(), with_end);
+  progress("learning the pieces", 0, 0);
+  return make_sentence_piece_tokenizer(
+      train_sentence_piece({.kind = options.kind, .vocab_size = options.vocab_size},
+                           sample.sentences()),
+      "the training text");
 }
 
 Prepared write_token_stores(const fs::path& folder, const std::string& key,
@@ -93,7 +192,11 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
       [&](const RecordBlock& block) {
         EncodedBlock encoded{.split = block.split, .closes = block.closes};
         for_each_field(block, [&](std::string_view text, const TextPlace& place) {
-          tokenizer.encode(text, place, encoded.ids);
+          if (block.token_width > 0)
+            widen_tokens(std::as_bytes(std::span(text)), block.token_width, tokenizer.vocab_size(),
+                         place.file, place.byte, encoded.ids);
+          else
+            tokenizer.encode_stored(text, place, encoded.ids);
           if (end_id >= 0) encoded.ids.push_back(end_id);
           encoded.ends.push_back(encoded.ids.size());
         });
@@ -103,7 +206,7 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
         auto& writer = writers[static_cast<size_t>(encoded.split)];
         if (!writer)
           writer = std::make_unique<TokenStoreWriter>(folder / split_name(encoded.split), key,
-                                                      tokenizer.vocab_size());
+                                                      tokenizer.stored_size());
         size_t at = 0;
         for (const size_t end : encoded.ends) {
           writer->add(std::span(encoded.ids).subspan(at, end - at));

@@ -15,9 +15,14 @@ namespace millrace {
 
 // How a tokenizer comes about: from a file, or learned from the training text.
 struct TokenizerOptions {
-  std::string kind = "char";                     // or byte, or the path of a tokenizer.json
-  int64_t vocab_size = 8000, min_frequency = 2;  // of those that are learned
+  // char, byte, word, bpe, unigram, ids, or the path of a tokenizer.json or of a .model.
+  std::string kind = "char";
+  int64_t vocab_size = 8000;  // of word, bpe, unigram and ids
+  int64_t min_frequency = 2;  // of words
+  bool lower_case = false;    // words
+  bool is_file() const { return kind.ends_with(".json") || kind.ends_with(".model"); }
 };
+const std::vector<std::string>& tokenizer_kinds();  // that are no files
 
 // A stage of the work and how much of its bytes are done; called often.
 using ProgressFunction =

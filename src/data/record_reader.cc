@@ -4,6 +4,7 @@
 
 #include "core/rng.h"
 #include "core/text.h"
+#include "io/token_file.h"
 
 namespace millrace {
 namespace {
@@ -80,16 +81,28 @@ bool RecordReader::open_text() {
       return true;
     }
     if (!limit && file_ < source.files.size()) {
-      stream_ = open_byte_stream(source.files[file_]);
+      const fs::path& path = source.files[file_++];
+      stream_ = open_byte_stream(path);
       pending_.clear();
-      place_ = {source.files[file_].string()};
-      ++file_;
+      place_ = {path.string()};
+      if (options_.format == DataFormat::tokens) skip_token_header(path);
       return true;
     }
     ++source_;
     file_ = 0;
   }
   return false;
+}
+
+void RecordReader::skip_token_header(const fs::path& path) {
+  pending_.resize(kTokenHeaderBytes);
+  pending_.resize(stream_->read(pending_));
+  const TokenFileHeader header =
+      read_token_header(std::as_bytes(std::span(pending_)), stamp_of(path).bytes,
+                        options_.token_width, path.string());
+  pending_.erase(0, static_cast<size_t>(header.offset));
+  place_.byte = header.offset;
+  token_width_ = header.width;
 }
 
 // The next piece of the text at hand: as much as may be cut off, or all that is left.
@@ -107,7 +120,10 @@ bool RecordReader::next_piece(RecordBlock& block) {
     } else {
       ended = true;  // a text in memory is one piece: there is no more to read
     }
-    cut = ended ? pending_.size() : cut_(pending_);
+    cut = ended              ? pending_.size()
+          : token_width_ > 0 ? pending_.size() / static_cast<size_t>(token_width_) *
+                                   static_cast<size_t>(token_width_)
+                             : cut_(pending_);
     if (cut == 0 && pending_.size() > kLongestUncut)
       throw Error({.code = ErrorCode::config,
                    .what = "a text that cannot be cut into pieces",
@@ -124,6 +140,7 @@ bool RecordReader::next_piece(RecordBlock& block) {
   block.fields.push_back({used, place_.line, place_.column, place_.byte});
   block.file = place_.file;
   block.training = in_training();
+  block.token_width = token_width_;
   block.closes = closes;
   if (closes) {
     counts_.records[static_cast<size_t>(block.split)] += 1;
@@ -155,16 +172,14 @@ bool RecordReader::open_record_file() {
   return false;
 }
 
-SplitName RecordReader::draw_split() const {
-  if (!in_training()) return sources_[source_].split;
-  if (options_.validation_fraction + options_.test_fraction <= 0) return SplitName::train;
-  int64_t number = counts_.bad + counts_.empty;
-  for (const int64_t n : counts_.records) number += n;
+SplitName drawn_split(const RecordOptions& options, SplitName from, int64_t number) {
+  if (from != SplitName::train || options.validation_fraction + options.test_fraction <= 0)
+    return from;
   const double draw =
-      RandomStream(options_.seed, RandomUse::split, static_cast<uint64_t>(number)).uniform();
-  if (draw < options_.validation_fraction) return SplitName::validation;
-  return draw < options_.validation_fraction + options_.test_fraction ? SplitName::test
-                                                                      : SplitName::train;
+      RandomStream(options.seed, RandomUse::split, static_cast<uint64_t>(number)).uniform();
+  if (draw < options.validation_fraction) return SplitName::validation;
+  return draw < options.validation_fraction + options.test_fraction ? SplitName::test
+                                                                    : SplitName::train;
 }
 
 void RecordReader::read_record() {
@@ -187,7 +202,9 @@ void RecordReader::read_record() {
     for (const int64_t n : counts_.records) before += n;
     full_ = before + 1 == options_.max_records;
   }
-  const SplitName split = draw_split();
+  int64_t number = counts_.bad + counts_.empty;
+  for (const int64_t n : counts_.records) number += n;
+  const SplitName split = drawn_split(options_, sources_[source_].split, number);
   RecordBlock& open = open_[static_cast<size_t>(split)];
   for (const std::string& field : fields_) {
     counts_.chars[static_cast<size_t>(split)] += characters(field);

@@ -27,6 +27,7 @@ struct RecordBlock {
   };
   SplitName split = SplitName::train;
   bool training = true;       // from the files of data.train, whatever split was drawn
+  int token_width = 0;        // of a file of tokens: `text` is ids of so many bytes
   std::string file;           // that all of it is from
   std::string text;           // of all fields, end to end
   std::vector<Field> fields;  // as many of each record as the records have
@@ -50,7 +51,11 @@ struct RecordOptions {
   int64_t max_chars = 0, max_records = 0;  // of the training files; 0: no limit
   bool count_bytes = false;                // characters are bytes
   bool skip_bad = false;
+  int token_width = 2;  // of files of tokens that do not say
 };
+
+// Where record `number` of all goes that comes from the files of split `from`.
+SplitName drawn_split(const RecordOptions& options, SplitName from, int64_t number);
 
 // What was read so far. Empty records have a field without text: they are passed over.
 struct RecordCounts {
@@ -75,11 +80,11 @@ class RecordReader {
  private:
   bool next_piece(RecordBlock& block);
   bool open_text();
+  void skip_token_header(const fs::path& path);
   void read_record();
   void close_records();
   bool open_record_file();
   void give(RecordBlock& open);
-  SplitName draw_split() const;
   bool in_training() const { return sources_[source_].split == SplitName::train; }
   int64_t characters(std::string_view text) const;
   // How many bytes of the text the limit of characters leaves; counts them.
@@ -95,6 +100,7 @@ class RecordReader {
   bool full_ = false;             // a limit was reached
 
   std::unique_ptr<ByteStream> stream_;  // of a long text
+  int token_width_ = 0;                 // of the file at hand
   std::string pending_;
   TextPlace place_;
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/text.h"
@@ -275,6 +274,13 @@ void make_index(const fs::path& folder, const std::string& key, const Dataset& d
 }
 
 }  // namespace
+
+SequenceSummary summary_of_lengths(const std::map<int64_t, int64_t>& counts) {
+  SequenceSummary s;
+  s.before = s.after = summary_of(counts);
+  draw_bars(counts, s);
+  return s;
+}
 
 SequenceIndex::SequenceIndex(const fs::path& folder, const std::string& key) {
   const Json meta = read_checked_json(folder / kMeta);

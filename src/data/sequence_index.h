@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,9 @@ struct SequenceSummary {
   int64_t bar_width = 1;
   std::vector<int64_t> bars;
 };
+
+// Of things with these lengths that are not cut: by length, how many.
+SequenceSummary summary_of_lengths(const std::map<int64_t, int64_t>& counts);
 
 class SequenceIndex {
  public:

@@ -30,7 +30,8 @@ const std::vector<FormatRow>& rows() {
       {DataFormat::json_lines, "jsonl", {".jsonl", ".ndjson"}, 2},
       {DataFormat::csv, "csv", {".csv"}, 1},
       {DataFormat::tsv, "tsv", {".tsv"}, 1},
-      {DataFormat::tokens, "tokens", {".bin"}, 1}};
+      {DataFormat::tokens, "tokens", {".bin"}, 1},
+      {DataFormat::trajectories, "trajectories", {".safetensors", ".txt", ".csv"}, 1}};
   return table;
 }
 
@@ -107,7 +108,8 @@ const std::vector<std::string>& format_names() {
 }
 
 bool has_records(DataFormat format) {
-  return format != DataFormat::text && format != DataFormat::tokens;
+  return format != DataFormat::text && format != DataFormat::tokens &&
+         format != DataFormat::trajectories;
 }
 
 std::vector<fs::path> find_files(const std::vector<std::string>& paths, const std::string& key,

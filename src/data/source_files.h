@@ -10,11 +10,11 @@
 
 namespace millrace {
 
-enum class DataFormat { text, lines, json_lines, csv, tsv, tokens };
+enum class DataFormat { text, lines, json_lines, csv, tsv, tokens, trajectories };
 std::string_view format_name(DataFormat format);
 const std::vector<std::string>& format_names();  // of the config key: auto and the formats
 
-// A format whose records are sequences of their own; the others are one long text.
+// A format of texts that are sequences of their own; text and tokens are one long one.
 bool has_records(DataFormat format);
 
 // Each path is a file, a folder (its files with an ending of the format) or a pattern (* ? []);

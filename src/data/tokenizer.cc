@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -9,6 +10,8 @@
 #include "core/text.h"
 #include "data/byte_bpe.h"
 #include "data/code_point_table.h"
+#include "data/sentence_piece.h"
+#include "data/word_tokenizer.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -152,6 +155,51 @@ class CharTokenizer : public Tokenizer {
   CodePointTable<int32_t> ids_{-1};
 };
 
+class IdTokenizer : public Tokenizer {
+ public:
+  explicit IdTokenizer(int64_t vocab_size) : vocab_size_(vocab_size) {}
+  std::string name() const override { return "ids"; }
+  int64_t vocab_size() const override { return vocab_size_; }
+  void encode(std::string_view text, const TextPlace& place,
+              std::vector<int32_t>& out) const override {
+    for (size_t at = 0; at < text.size();) {
+      if (text[at] == ' ' || text[at] == '\n') {
+        ++at;
+        continue;
+      }
+      int32_t id = -1;
+      const auto [end, fault] = std::from_chars(text.data() + at, text.data() + text.size(), id);
+      if (fault != std::errc() || id < 0 || id >= vocab_size_)
+        throw Error(
+            {.code = ErrorCode::config,
+             .what = "a text that is not token ids",
+             .where = place.inside(text, at),
+             .expected = fmt::format("numbers from 0 to {} with spaces between", vocab_size_ - 1),
+             .got = quote(text.substr(at, 20), 20),
+             .remedy = "name a tokenizer in data.tokenizer to train on text"});
+      out.push_back(id);
+      at = static_cast<size_t>(end - text.data());
+    }
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      check_token_id(id, vocab_size_);
+      text += fmt::format("{}{}", text.empty() ? "" : " ", id);
+    }
+    return text;
+  }
+  size_t last_cut(std::string_view text) const override {
+    return text.find_last_of(" \n") + 1;  // npos + 1 == 0
+  }
+  TokenizerFile file() const override {
+    return {kOwnFile, nlohmann::json{{"type", "ids"}, {"vocab_size", vocab_size_}}.dump() + "\n"};
+  }
+
+ private:
+  int64_t vocab_size_;
+};
+
 }  // namespace
 
 void check_token_id(int32_t id, int64_t vocab_size) {
@@ -202,6 +250,10 @@ void check_utf8(std::string_view text, const TextPlace& place) {
   for_each_code_point(text, place, [](char32_t, size_t) {});
 }
 
+std::unique_ptr<Tokenizer> make_id_tokenizer(int64_t vocab_size) {
+  return std::make_unique<IdTokenizer>(vocab_size);
+}
+
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                                                const std::string& source_name) {
   const auto refuse = [&](const std::string& expected, const std::string& got) -> Error {
@@ -249,8 +301,16 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
     throw refuse("true or false as `end`", end->type_name());
   const bool with_end = end != root.end() && end->get<bool>();
   if (*type == "byte") return make_byte_tokenizer(with_end);
+  if (*type == "word") return word_tokenizer_from_json(json, source_name);
+  if (*type == "ids") {
+    const auto size = root.find("vocab_size");
+    if (size == root.end() || !size->is_number_integer() || *size < 1 || *size > (1 << 24))
+      throw refuse("a `vocab_size` from 1 to 2^24", size == root.end() ? "none" : size->dump());
+    return make_id_tokenizer(size->get<int64_t>());
+  }
   if (*type != "char") {
-    throw refuse("type `char` or `byte`", type->dump(-1, ' ', /*ensure_ascii=*/true).substr(0, 40));
+    throw refuse("type `char`, `byte`, `word` or `ids`",
+                 type->dump(-1, ' ', /*ensure_ascii=*/true).substr(0, 40));
   }
   const auto characters = root.find("vocabulary");
   if (characters == root.end() || !characters->is_string()) {
@@ -271,7 +331,10 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
 }
 
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file) {
-  return tokenizer_from_json(read_file(file, kMaxTokenizerBytes), file.string());
+  std::string bytes = read_file(file, kMaxTokenizerBytes);
+  if (file.extension() == ".model")
+    return make_sentence_piece_tokenizer(std::move(bytes), file.string());
+  return tokenizer_from_json(bytes, file.string());
 }
 
 }  // namespace millrace

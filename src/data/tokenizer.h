@@ -1,7 +1,10 @@
 // Tokenizers: text to token ids and back. `byte` has the 256 bytes as its vocabulary and takes
-// anything; `char` has the characters (Unicode code points) of its training text; byte-level BPE
-// comes from a tokenizer.json (byte_bpe.h).
+// anything; `char` has the characters (Unicode code points) of its training text; `ids` are numbers
+// that others have made; byte-level BPE comes from a tokenizer.json (byte_bpe.h), SentencePiece
+// from a .model or the training text (sentence_piece.h), words from the training text
+// (word_tokenizer.h).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -32,6 +35,14 @@ class Tokenizer {
                       std::vector<int32_t>& out) const = 0;
   // Error when an id is outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  // What a corpus is stored as: rare words may have ids of their own behind the vocabulary, which
+  // models that do not copy read as unknown_id().
+  virtual void encode_stored(std::string_view text, const TextPlace& place,
+                             std::vector<int32_t>& out) const {
+    encode(text, place, out);
+  }
+  virtual int64_t stored_size() const { return vocab_size(); }
+  virtual int32_t unknown_id() const { return -1; }
   // A token as it stands in a text, with the space before it where it has one.
   virtual std::string token_text(int32_t id) const { return decode({&id, 1}); }
   // What opens and closes a record; -1: it has no such token.
@@ -64,10 +75,16 @@ std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<char32_t> vocabulary,
 // The characters of a text.
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text, const TextPlace& place);
 
+// A text is numbers with spaces between.
+std::unique_ptr<Tokenizer> make_id_tokenizer(int64_t vocab_size);
+
 // Reads what file() gave, or a tokenizer.json of Hugging Face; takes nothing on trust.
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                                                const std::string& source_name);
+// The same, or a model of SentencePiece when the name ends in .model.
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file);
+// The files that a folder may keep a tokenizer in.
+inline constexpr std::array<const char*, 2> kTokenizerFiles = {"tokenizer.json", "tokenizer.model"};
 
 void check_token_id(int32_t id, int64_t vocab_size);
 void check_utf8(std::string_view text, const TextPlace& place);  // as CharacterSet::add

@@ -18,6 +18,8 @@ void Settings::declare(Schema& s) {
 
   s.choice("model.type", &model_type, model_families()).help("Model family.");
 
+  s.text("data.folder", &data.folder)
+      .help("Where relative paths of data begin; empty: the current folder.");
   s.text_list("data.train", &data.train)
       .help("Files (plain, .gz, .zst), folders, globs, or builtin:grammar.");
   s.text_list("data.validation", &data.validation)
@@ -46,8 +48,20 @@ void Settings::declare(Schema& s) {
       .help("The same for a test, of records, when data.test is empty.");
   s.text("data.tokenizer", &data.tokenizer)
       .help(
-          "What a token is: `char`, `byte`, or the path of a tokenizer.json of Hugging Face "
-          "(byte-level BPE: GPT-2, Llama 3).");
+          "What a token is: `char`; `byte`; `word`; `bpe` or `unigram`, pieces that SentencePiece "
+          "learns from the training data; `ids`, for files of tokens; or the path of a "
+          "tokenizer.json of Hugging Face (byte-level BPE: GPT-2, Llama 3) or of a .model of "
+          "SentencePiece.");
+  s.integer("data.vocab_size", &data.vocab_size)
+      .range(2, 1 << 24)
+      .allow_auto()
+      .help(
+          "Vocabulary that word, bpe and unigram learn and ids have; auto: model.vocab_size, or "
+          "8000.");
+  s.integer("data.min_frequency", &data.min_frequency)
+      .range(1, 1e12)
+      .help("word: a rarer word is not in the vocabulary.");
+  s.boolean("data.lower_case", &data.lower_case).help("word: in lower case.");
   s.integer("data.max_chars", &data.max_chars)
       .min(0)
       .help("Use so many characters of the training data at most; 0: all.");

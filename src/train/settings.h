@@ -42,13 +42,15 @@ struct HealthSettings {
 };
 
 struct DataSettings {
+  std::string folder;  // that relative paths start from; empty: the current one
   std::vector<std::string> train{"builtin:grammar"}, validation, test;
   std::vector<std::string> train_target, validation_target, test_target;
   std::string format = "auto";
   std::vector<std::string> fields;
   double validation_fraction = 0.1, test_fraction = 0;
   std::string tokenizer = "char";
-  int64_t vocab_size = 8000, min_frequency = 2;
+  int64_t vocab_size = -1, min_frequency = 2;  // -1: auto
+  bool lower_case = false;
   int64_t max_chars = 0, max_records = 0, grammar_chars = 4'000'000;
   std::string on_bad_record = "error";
   bool allow_change = false;

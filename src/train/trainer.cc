@@ -127,6 +127,11 @@ class Loop {
   double rate(int64_t step) const {
     return learning_rate_at(s_.schedule, s_.optimizer.learning_rate, step, length_);
   }
+  double useful_share() const {
+    return state_.places > 0
+               ? static_cast<double>(state_.tokens) / static_cast<double>(state_.places)
+               : 1;
+  }
   double epochs_done() const { return static_cast<double>(state_.step) / length_.steps_per_epoch; }
 
   void begin_anew() {
@@ -242,10 +247,9 @@ class Loop {
     state_.step += 1;
     state_.samples += data_.batches->stride() * s_.grad_accum;
     state_.tokens += batches->useful;
+    state_.places += batches->places;
     window_places_ += batches->places;
-    window_useful_ += batches->useful;
     places_ += batches->places;
-    useful_ += batches->useful;
     if (state_.step == 1) state_.first_loss = loss;
     state_.last_loss = loss;
     result_.losses.push_back(loss);
@@ -339,9 +343,7 @@ class Loop {
         rate(state_.step - 1),
         static_cast<double>(window_places_) / seconds,
         seconds / steps,
-        window_places_ > 0
-            ? static_cast<double>(window_useful_) / static_cast<double>(window_places_)
-            : 1,
+        useful_share(),
         earlier_seconds_ + elapsed,
         here > 0 ? elapsed / here * static_cast<double>(length_.total - state_.step) : 0,
         owner_seconds(Owner::input_wait, window_ledger_) / seconds};
@@ -357,7 +359,7 @@ class Loop {
           {"throughput/tokens_per_sec", report.tokens_per_second},
           {"throughput/useful_tokens_per_sec", report.tokens_per_second * report.useful_share},
           {"data/useful_share", report.useful_share},
-          {"data/workers", static_cast<double>(loader_->workers())},
+          {"throughput/loader_workers", static_cast<double>(loader_->workers())},
           {"throughput/steps_per_sec", 1 / report.step_seconds},
           {"time/step", report.step_seconds},
           {"memory/predicted_peak_bytes", static_cast<double>(session_.allocated_bytes())}};
@@ -369,7 +371,7 @@ class Loop {
       run_->metrics("train", report.step, metrics);
     }
     state_.window = {};
-    window_places_ = window_useful_ = 0;
+    window_places_ = 0;
     window_ns_ = now_ns();
     window_ledger_ = owner_times();
   }
@@ -559,8 +561,7 @@ class Loop {
     double seconds = 0;
     for (const double s : step_seconds_) seconds += s;
     if (seconds > 0) result_.tokens_per_second = static_cast<double>(places_) / seconds;
-    if (places_ > 0)
-      result_.useful_share = static_cast<double>(useful_) / static_cast<double>(places_);
+    result_.useful_share = useful_share();
     for (const WorkTimes& t : loader_->times())
       result_.ledger.background.push_back(
           {fmt::format("loader {}", result_.ledger.background.size() + 1), t.busy_ns, t.wait_ns,
@@ -579,9 +580,9 @@ class Loop {
   RunLength length_;
   std::vector<Duration> eval_every_;
   std::optional<Loader> loader_;
-  size_t step_plan_ = 0;                           // of the last update
-  int64_t window_places_ = 0, window_useful_ = 0;  // since the last metric line
-  int64_t places_ = 0, useful_ = 0;                // of this sitting
+  size_t step_plan_ = 0;       // of the last update
+  int64_t window_places_ = 0;  // since the last metric line
+  int64_t places_ = 0;         // of this sitting
 
   TrainerState state_;
   TrainResult result_;

@@ -20,6 +20,7 @@ void visit(State& s, const Visit& field) {
   field("global_step", s.step);
   field("samples_seen", s.samples);
   field("num_input_tokens_seen", s.tokens);
+  field("num_input_places", s.places);
   field("first_loss", s.first_loss);
   field("last_loss", s.last_loss);
   field("window_loss", s.window.loss);

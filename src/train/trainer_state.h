@@ -26,8 +26,9 @@ struct LossSum {
 
 struct TrainerState {
   int64_t step = 0;     // updates done, the skipped ones among them
-  int64_t samples = 0;  // data cursor: sequences read so far
+  int64_t samples = 0;  // data cursor: position of the next batch (data/batches.h)
   int64_t tokens = 0;   // tokens trained on
+  int64_t places = 0;   // the same with padding
   double first_loss = 0, last_loss = 0;
   LossSum window, epoch;
   int64_t evaluated_step = -1, sampled_step = -1;  // the last that were completed

@@ -4,18 +4,23 @@ namespace millrace {
 
 DataOptions data_options(const Settings& settings) {
   const DataSettings& s = settings.data;
+  auto in_folder = [&](std::vector<std::string> paths) {
+    for (std::string& path : paths)
+      if (!path.starts_with("builtin:")) path = (fs::path(s.folder) / path).string();
+    return paths;
+  };
   DataOptions o;
-  o.train = s.train;
-  o.validation = s.validation;
-  o.test = s.test;
-  o.train_target = s.train_target;
-  o.validation_target = s.validation_target;
-  o.test_target = s.test_target;
+  o.train = in_folder(s.train);
+  o.validation = in_folder(s.validation);
+  o.test = in_folder(s.test);
+  o.train_target = in_folder(s.train_target);
+  o.validation_target = in_folder(s.validation_target);
+  o.test_target = in_folder(s.test_target);
   o.format = s.format;
   o.fields = s.fields;
   o.validation_fraction = s.validation_fraction;
   o.test_fraction = s.test_fraction;
-  o.tokenizer = {s.tokenizer, s.vocab_size, s.min_frequency};
+  o.tokenizer = {s.tokenizer, s.vocab_size, s.min_frequency, s.lower_case};
   o.max_chars = s.max_chars;
   o.max_records = s.max_records;
   o.grammar_chars = s.grammar_chars;

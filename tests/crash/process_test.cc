@@ -123,11 +123,12 @@ Outcome outcome_of(const fs::path& run, int steps = kSteps) {
 
 class CrashTest : public testing::Test {
  protected:
+  virtual void write_config() { std::ofstream(folder_ / "c.yaml") << kConfig; }
   void SetUp() override {
     std::string name = testing::TempDir() + "millrace-crash-XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     folder_ = name;
-    std::ofstream(folder_ / "c.yaml") << kConfig;
+    write_config();
     const int64_t start = now_ns();
     Process whole(folder_, {"train", "c.yaml", "runs_folder=whole"});
     ASSERT_EQ(whole.wait(), 0) << read_file(folder_ / "err");
@@ -146,9 +147,13 @@ class CrashTest : public testing::Test {
   }
 
   std::vector<std::string> resume_words() {
-    const int threads[] = {1, 2, 4};
-    return {"train", "c.yaml", "--resume", "runs_folder=cut",
-            fmt::format("runtime.threads={}", threads[random_() % 3])};
+    const int threads[] = {1, 2, 4}, workers[] = {0, 1, 2, 7};
+    return {"train",
+            "c.yaml",
+            "--resume",
+            "runs_folder=cut",
+            fmt::format("runtime.threads={}", threads[random_() % 3]),
+            fmt::format("data.num_workers={}", workers[random_() % 4])};
   }
   // The highest step the run's log has acknowledged.
   int64_t acknowledged() const {
@@ -197,6 +202,54 @@ class CrashTest : public testing::Test {
   double seconds_ = 0;  // of an uninterrupted run
   std::mt19937_64 random_{20261115};
 };
+
+// Records of many lengths; an epoch is about ten updates, so that a run goes through several and
+// stops in the middle of most.
+class RecordsCrashTest : public CrashTest, public testing::WithParamInterface<const char*> {
+ protected:
+  void write_config() override {
+    std::ofstream lines(folder_ / "lines.txt");
+    for (int i = 0; i < 90; ++i)
+      lines << std::string(static_cast<size_t>(1 + i * 37 % 40), static_cast<char>('a' + i % 26))
+            << i << "\n";
+    std::string config = kConfig;
+    const std::string grammar =
+        "{train: builtin:grammar, grammar_chars: 6000, sampling: sequential}";
+    config.replace(config.find(grammar), grammar.size(),
+                   fmt::format("{{train: lines.txt, format: lines, batching: {}}}", GetParam()));
+    std::ofstream(folder_ / "c.yaml") << config;
+  }
+};
+
+TEST_P(RecordsCrashTest, KillMinusNineInMidEpoch) {
+  const int goal = full_counts() ? 500 : 50;
+  int kills = 0, completed = 0;
+  while (kills < goal && !HasFailure()) {
+    Process p(folder_, resume_words());
+    const double delay = uniform() * seconds_;
+    const int64_t start = now_ns();
+    while (seconds_since(start) < delay && p.running()) sleep_seconds(0.0005);
+    if (!p.running()) {
+      ASSERT_EQ(p.wait(), 0) << read_file(folder_ / "err");
+      ++completed;
+      expect_same_as_uninterrupted();
+      continue;
+    }
+    p.signal(SIGKILL);
+    p.wait();
+    ++kills;
+    expect_acknowledged_is_there();
+  }
+  Process last(folder_, resume_words());
+  ASSERT_EQ(last.wait(), 0) << read_file(folder_ / "err");
+  expect_same_as_uninterrupted();
+  record(
+      fmt::format("kill -9 in the middle of epochs of {}, 0, 1, 2 and 7 loader workers and threads "
+                  "1, 2, 4 mixed: final weights, moments and metrics bit-equal",
+                  GetParam()),
+      kills, fmt::format("{} kills; {} runs completed, all bit-equal", kills, completed + 1));
+}
+INSTANTIATE_TEST_SUITE_P(Batching, RecordsCrashTest, testing::Values("packing", "buckets"));
 
 TEST_F(CrashTest, KillMinusNine) {
   const int goal = full_counts() ? 1000 : 100;

@@ -38,7 +38,7 @@ std::string manifest(std::string_view from, std::string_view to) {
 }
 
 const std::string kState =
-    R"({"max_steps":10,"epoch":0.5,"global_step":3,"samples_seen":6,"num_input_tokens_seen":96,)"
+    R"({"max_steps":10,"epoch":0.5,"global_step":3,"samples_seen":6,"num_input_tokens_seen":96,"num_input_places":99,)"
     R"("first_loss":3.5,"last_loss":3.25,"window_loss":0.0,"window_steps":0,"epoch_loss":9.75,)"
     R"("epoch_steps":3,"evaluated_step":-1,"sampled_step":-1,"evaluations":0,"has_best":false,)"
     R"("best_metric":0.0,"best_global_step":0,"evaluations_without_gain":0,"last_metric":0.0,)"

@@ -66,6 +66,9 @@ std::vector<Example> json_lines_examples();
 std::vector<Example> token_file_examples();
 std::vector<Example> trajectory_table_examples();
 std::vector<Example> ragged_safetensors_examples();
+std::vector<Example> sentence_piece_model_examples();
+std::vector<std::string> sentence_piece_words();  // fields and messages, to be put in
+std::vector<Example> word_json_examples();
 std::vector<Example> manifest_examples();
 std::vector<Example> trainer_state_examples();
 std::vector<Example> model_config_examples();

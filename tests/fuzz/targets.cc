@@ -6,7 +6,9 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "data/byte_bpe.h"
+#include "data/sentence_piece.h"
 #include "data/tokenizer.h"
+#include "data/word_tokenizer.h"
 #include "io/csv.h"
 #include "io/manifest.h"
 #include "io/safetensors.h"
@@ -233,6 +235,39 @@ Verdict run_byte_bpe(std::string_view bytes) {
     if (dumped.find("strip\":true") == dumped.npos &&
         dumped.find("\"add_prefix_space\":false") != dumped.npos)
       require(tokenizer->decode(ids) == text, "decode(encode(text)) is another text");
+  });
+}
+
+// What was accepted must encode and decode anything: the tables were checked before.
+Verdict run_sentence_piece_model(std::string_view bytes) {
+  return verdict_of("tokenizer.model", [&] {
+    const auto tokenizer = make_sentence_piece_tokenizer(std::string(bytes), "tokenizer.model");
+    require(tokenizer->file().bytes == bytes, "the file is not the one that was read");
+    std::string text = "It's  1234 aé😀\t\n\n  ab<x> abcA\xFF <0x41> ";
+    for (int i = 0; i < 3; ++i) text += text + repeated("ab", 40);
+    std::vector<int32_t> ids;
+    tokenizer->encode(text, {"input.txt"}, ids);
+    for (const int32_t id : ids)
+      require(id >= 0 && id < tokenizer->vocab_size(), "id out of range");
+    tokenizer->decode(ids);
+    std::vector<int32_t> again;
+    const size_t cut = tokenizer->last_cut(text);
+    tokenizer->encode(text.substr(0, cut), {"input.txt"}, again);
+    tokenizer->encode(text.substr(cut), {"input.txt"}, again);
+    require(again == ids, "the ids of two parts are not those of the whole");
+  });
+}
+
+Verdict run_word_json(std::string_view bytes) {
+  return verdict_of("tokenizer.json", [&] {
+    const auto tokenizer = word_tokenizer_from_json(bytes, "tokenizer.json");
+    for (int32_t id = WordTokenizer::kFirstWord; id < tokenizer->open_size(); ++id) {
+      std::vector<int32_t> ids;
+      tokenizer->encode_open(tokenizer->word(id), ids);
+      require(ids == std::vector{id}, "a word is not encoded as itself");
+    }
+    const auto again = word_tokenizer_from_json(tokenizer->file().bytes, "tokenizer.json");
+    require(again->file() == tokenizer->file(), "the tokenizer changed when written and read");
   });
 }
 
@@ -473,6 +508,17 @@ std::vector<Target> make_targets() {
       "\"Split\"",    "\"ByteLevel\"", "\"Sequence\"", "\"Regex\"",        "\"content\"",
       "\"lstrip\"",   "\"rstrip\"",    "\"id\"",       "\"use_regex\"",    "\"ignore_merges\"",
       "\"Isolated\"", "\"behavior\"",  "\"a a\"",      "[\"a\",\"a\"]",    "Ġ"};
+  const std::vector<std::string> word_words = {"\"type\"",
+                                               "\"word\"",
+                                               "\"words\"",
+                                               "\"vocab_size\"",
+                                               "\"lower_case\"",
+                                               "\"the\"",
+                                               "\"don't\"",
+                                               "\"A\"",
+                                               "255",
+                                               "\"\\n\"",
+                                               "é"};
   const std::vector<std::string> utf8_words = {"é",
                                                "€",
                                                "😀",
@@ -534,6 +580,9 @@ std::vector<Target> make_targets() {
        join({kNumbers, kJson, tokenizer_words})},
       {"utf8", run_utf8, utf8_examples, utf8_words},
       {"byte_bpe", run_byte_bpe, byte_bpe_examples, join({kNumbers, kJson, bpe_words})},
+      {"sentence_piece_model", run_sentence_piece_model, sentence_piece_model_examples,
+       sentence_piece_words()},
+      {"word_json", run_word_json, word_json_examples, join({kNumbers, kJson, word_words})},
       {"csv", run_csv, csv_examples, {"\"", "\"\"", ",", "\n", "\r\n", "\",\"", "\"\n\"", "a"}},
       {"manifest",
        run_manifest,
