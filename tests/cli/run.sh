@@ -162,7 +162,7 @@ echo short >short.txt
 refused "text shorter than one window" 2 'data.train' 'at least 17 tokens' 'got:      6 tokens' 'training.max_length=' -- train good.yaml data.train=short.txt
 printf 'line one is fine\nbut here \xff\xfe it is not\n' >latin.txt
 refused "invalid UTF-8 with the character tokenizer" 2 'latin.txt:2:10' 'expected: UTF-8' 'FF FE' 'data.tokenizer=byte' -- train good.yaml data.train=latin.txt
-refused "unknown tokenizer" 2 'data.tokenizer' '`char`, `byte` or the path' '`bite`' 'did you mean `byte`' -- train good.yaml data.tokenizer=bite
+refused "unknown tokenizer" 2 'data.tokenizer' '`char`, `byte`, `word`' '`bite`' 'did you mean `byte`' -- train good.yaml data.tokenizer=bite
 refused "missing tokenizer file" 2 'data.tokenizer' 'nowhere.json' 'expected:' 'got:' 'remedy:' -- train good.yaml data.tokenizer=nowhere.json
 echo '{"model": {"type": "Unigram"}}' >unigram.json
 refused "tokenizer file of another kind" 2 'unigram.json: model.type' '`Unigram`' 'expected:' 'remedy:' -- train good.yaml data.tokenizer=unigram.json
