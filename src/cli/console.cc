@@ -81,9 +81,13 @@ void Console::step(const StepReport& r) {
   if (!last && now - last_drawn_ns_ < 250'000'000) return;
   last_drawn_ns_ = now;
   const double share = static_cast<double>(r.step) / static_cast<double>(r.total);
+  const std::string useful =
+      r.useful_share < 1
+          ? fmt::format(" (useful {})", human_count(r.tokens_per_second * r.useful_share))
+          : "";
   const std::string tail = fmt::format(
-      " {}/{}  loss {:.3f}  lr {:.1e}  {} tok/s  wait {:.0f}%  {}<{}", with_commas(r.step),
-      with_commas(r.total), r.loss, r.learning_rate, human_count(r.tokens_per_second),
+      " {}/{}  loss {:.3f}  lr {:.1e}  {} tok/s{}  wait {:.0f}%  {}<{}", with_commas(r.step),
+      with_commas(r.total), r.loss, r.learning_rate, human_count(r.tokens_per_second), useful,
       100 * r.input_wait_share, clock_text(r.elapsed_seconds), clock_text(r.remaining_seconds));
   const int room = std::clamp(terminal_width() - static_cast<int>(tail.size()) - 12, 4, 40);
   const int full = static_cast<int>(std::lround(share * room));
@@ -164,6 +168,13 @@ std::string ledger_report(const TrainResult& result, double ceiling) {
   s += fmt::format("  (the account itself: {} reads of the clock, {:.0f} ns each, {:.3f} %)\n",
                    with_commas(reads), each * 1e9,
                    100 * static_cast<double>(reads) * each * 1e9 / total);
+  // Beside that time, not in it.
+  for (const BackgroundTimes& t : ledger.background) {
+    const auto ns = static_cast<double>(t.busy_ns);
+    s += fmt::format("  {:<12} {:>9}  {:>5.1f} %  beside it: made {} updates, waited {}\n", t.name,
+                     human_seconds(ns * 1e-9), 100 * ns / total, with_commas(t.items),
+                     human_seconds(static_cast<double>(t.wait_ns) * 1e-9));
+  }
   auto table = [&](const char* title, std::vector<LedgerRow> rows) {
     s += fmt::format("\n  {:<28} {:>9} {:>7} {:>11} {:>9}{}\n", title, "time", "share", "GFLOP/s",
                      "GB/s", ceiling > 0 ? "  of sgemm" : "");

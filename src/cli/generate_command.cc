@@ -95,9 +95,9 @@ int generate_command(const GenerateArguments& arguments) {
   int64_t drawn = 0;
   const Generated g =
       generate(session, {0, 1, capacity}, allowed, std::move(prompt), options, [&](int32_t token) {
-        put(arguments.ids ? fmt::format("{} ", token)
-                          : utf8.add(tokenizer->decode(std::span(&token, 1))));
         ++drawn;
+        if (tokenizer && token == tokenizer->end_id()) return false;
+        put(arguments.ids ? fmt::format("{} ", token) : utf8.add(tokenizer->token_text(token)));
         return true;
       });
   // A line end behind ids; behind text only for a person, so that a file holds the text alone.

@@ -43,8 +43,12 @@ class Tokenizer {
   }
   virtual int64_t stored_size() const { return vocab_size(); }
   virtual int32_t unknown_id() const { return -1; }
-  // A token as it stands in a text, with the space before it where it has one.
-  virtual std::string token_text(int32_t id) const { return decode({&id, 1}); }
+  // A token as it stands behind others, with the space before it where it has one: of two of them
+  // the second.
+  std::string token_text(int32_t id) const {
+    const int32_t twice[] = {id, id};
+    return decode(twice).substr(decode({twice, 1}).size());
+  }
   // What opens and closes a record; -1: it has no such token.
   virtual int32_t start_id() const { return -1; }
   virtual int32_t end_id() const { return -1; }

@@ -76,25 +76,44 @@ class Loop {
 
   std::string sample() {
     const Tokenizer& tokenizer = data_.set.tokenizer();
-    std::vector<int32_t> prompt;
-    if (s_.sample_prompt.empty()) {
-      const Split& split = data_.set.validation;
-      prompt.resize(static_cast<size_t>(std::min({int64_t{16}, s_.max_length, split.size()})));
-      if (!prompt.empty()) split.tokens->read(split.begin, prompt);
-    } else {
-      tokenizer.encode(s_.sample_prompt, {"sample.prompt"}, prompt);
-    }
+    const std::vector<int32_t> prompt = sample_prompt();
+    const int32_t end = data_.set.records ? data_.set.end_id : -1;
     const WithAverage weights(*this);
     return tokenizer.decode(
         generate(session_, {programs_.prefill_plan(), programs_.decode_plan(), s_.max_length},
                  tokenizer.vocab_size(), prompt,
                  {.max_tokens = s_.sample_length,
                   .temperature = s_.sample_temperature,
-                  .seed = static_cast<uint64_t>(s_.seed)})
+                  .seed = static_cast<uint64_t>(s_.seed)},
+                 [&](int32_t token) { return token != end; })
             .tokens);
   }
 
  private:
+  // What the text starts with: as a record does when it is trained on, else the first tokens of the
+  // validation text.
+  std::vector<int32_t> sample_prompt() const {
+    const Dataset& set = data_.set;
+    std::vector<int32_t> prompt;
+    if (set.records && set.start_id >= 0) prompt.push_back(set.start_id);
+    if (!s_.sample_prompt.empty()) {
+      set.tokenizer().encode(s_.sample_prompt, {"sample.prompt"}, prompt);
+      if (set.fields == 2) prompt.push_back(set.end_id);
+      return prompt;
+    }
+    const Split& split = set.validation;
+    int64_t count = std::min({int64_t{16}, s_.max_length, split.size()});
+    if (set.fields == 2 && split.tokens) {  // a source, for which the model writes the target
+      std::array<int64_t, 2> begins;
+      split.tokens->record_begins(0, begins);
+      count = std::min(begins[1] - begins[0], s_.max_length);
+    }
+    std::vector<int32_t> first(static_cast<size_t>(count));
+    if (count > 0) split.tokens->read(split.begin, first);
+    prompt.insert(prompt.end(), first.begin(), first.end());
+    return prompt;
+  }
+
   // While it lives the parameters are the averaged ones.
   class WithAverage {
    public:
@@ -600,11 +619,11 @@ class Loop {
 
 std::string describe(const StepReport& r) {
   return fmt::format(
-      "step={}/{} loss={:.4f} lr={:.2e} grad_norm={:.3f} tok/s={:.0f} step={} wait={:.1f}% "
-      "elapsed={} left={}",
+      "step={}/{} loss={:.4f} lr={:.2e} grad_norm={:.3f} tok/s={:.0f} useful={:.1f}% step={} "
+      "wait={:.1f}% elapsed={} left={}",
       r.step, r.total, r.loss, r.learning_rate, r.grad_norm, r.tokens_per_second,
-      human_seconds(r.step_seconds), 100 * r.input_wait_share, human_seconds(r.elapsed_seconds),
-      human_seconds(r.remaining_seconds));
+      100 * r.useful_share, human_seconds(r.step_seconds), 100 * r.input_wait_share,
+      human_seconds(r.elapsed_seconds), human_seconds(r.remaining_seconds));
 }
 
 std::string describe(const EpochReport& r) {
