@@ -6,7 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/model_folder.h"
-#include "cli/utf8_stream.h"
+#include "core/utf8_stream.h"
 #include "core/text.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/machine.h"

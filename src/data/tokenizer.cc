@@ -246,10 +246,6 @@ std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text, const Text
   return make_char_tokenizer(characters.sorted());
 }
 
-void check_utf8(std::string_view text, const TextPlace& place) {
-  for_each_code_point(text, place, [](char32_t, size_t) {});
-}
-
 std::unique_ptr<Tokenizer> make_id_tokenizer(int64_t vocab_size) {
   return std::make_unique<IdTokenizer>(vocab_size);
 }

@@ -91,6 +91,5 @@ std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file);
 inline constexpr std::array<const char*, 2> kTokenizerFiles = {"tokenizer.json", "tokenizer.model"};
 
 void check_token_id(int32_t id, int64_t vocab_size);
-void check_utf8(std::string_view text, const TextPlace& place);  // as CharacterSet::add
 
 }  // namespace millrace

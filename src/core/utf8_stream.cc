@@ -1,4 +1,4 @@
-#include "cli/utf8_stream.h"
+#include "core/utf8_stream.h"
 
 #include <cstdint>
 
