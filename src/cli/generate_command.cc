@@ -6,8 +6,8 @@
 
 #include "cli/commands.h"
 #include "cli/model_folder.h"
-#include "core/utf8_stream.h"
 #include "core/text.h"
+#include "core/utf8_stream.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/machine.h"
 #include "io/quote.h"

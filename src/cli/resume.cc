@@ -73,19 +73,25 @@ std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
 }
 
 void check_changes(const Schema& now, bool allow_change, const fs::path& config,
-                   const std::function<void(const std::string&)>& say) {
+                   const std::function<void(const std::string&)>& say,
+                   const std::function<void()>& check_data) {
   const auto then = load_settings({config.string(), {}});
-  for (const std::string& key : now.paths()) {
-    const std::string was = then->schema.value_text(key), is = now.value_text(key);
-    if (was == is || key == "run_name" || key == "runs_folder") continue;
-    if (is_fixed(key, allow_change))
-      throw Error({.code = ErrorCode::config,
-                   .what = fmt::format("a run cannot go on with another `{}`", key),
-                   .where = now.where(key),
-                   .expected = was + ", as the run began",
-                   .got = is,
-                   .remedy = "put it back, or start a new run without --resume"});
-    say(fmt::format("changed  {}: {} -> {}", key, was, is));
+  // What follows from the data differs when the data does: that is said first.
+  for (const bool derived : {false, true}) {
+    for (const std::string& key : now.paths()) {
+      const std::string was = then->schema.value_text(key), is = now.value_text(key);
+      if (was == is || key == "run_name" || key == "runs_folder") continue;
+      if (now.origin(key).starts_with("auto") != derived) continue;
+      if (is_fixed(key, allow_change))
+        throw Error({.code = ErrorCode::config,
+                     .what = fmt::format("a run cannot go on with another `{}`", key),
+                     .where = now.where(key),
+                     .expected = was + ", as the run began",
+                     .got = is,
+                     .remedy = "put it back, or start a new run without --resume"});
+      say(fmt::format("changed  {}: {} -> {}", key, was, is));
+    }
+    if (!derived) check_data();
   }
 }
 

@@ -26,7 +26,9 @@ std::optional<Resume> find_resume(const fs::path& runs, const std::string& name,
                                   const std::function<void(const std::string&)>& say);
 
 // Says which settings differ from those the run had. Error for one that makes it another run.
+// `check_data` is called between those that were given and those that follow from the data.
 void check_changes(const Schema& now, bool allow_change, const fs::path& config,
-                   const std::function<void(const std::string&)>& say);
+                   const std::function<void(const std::string&)>& say,
+                   const std::function<void()>& check_data);
 
 }  // namespace millrace

@@ -66,22 +66,20 @@ class RunRecord {
   nlohmann::ordered_json json_;
 };
 
-// The state that is continued must be of this data; its algorithms are chosen again.
-void prepare_resume(const Resume& resume, const LoadedRun& run, Backend& backend) {
-  if (!resume.from) return;
-  if (const std::string digest = run.data.digest(); digest != resume.state.data_digest) {
-    const std::string was = resume.state.data_digest + ", as the run began";
-    if (!run.settings.data.allow_change)
-      throw Error({.code = ErrorCode::config,
-                   .what = "the training data is not what the run began with",
-                   .where = run.schema.where("data.train"),
-                   .expected = was,
-                   .got = digest,
-                   .remedy = "put the old data back, start a new run without --resume, or go on "
-                             "with the new with data.allow_change=true"});
-    say(fmt::format("data     {} (it was {}): the run goes on with other data", digest, was));
-  }
-  backend.pin_choices(resume.state.choices);
+// The state that is continued must be of this data.
+void check_data(const Resume& resume, const LoadedRun& run) {
+  const std::string digest = run.data.digest();
+  if (!resume.from || digest == resume.state.data_digest) return;
+  const std::string was = resume.state.data_digest + ", as the run began";
+  if (!run.settings.data.allow_change)
+    throw Error({.code = ErrorCode::config,
+                 .what = "the training data is not what the run began with",
+                 .where = run.schema.where("data.train"),
+                 .expected = was,
+                 .got = digest,
+                 .remedy = "put the old data back, start a new run without --resume, or go on "
+                           "with the new with data.allow_change=true"});
+  say(fmt::format("data     {} (it was {}): the run goes on with other data", digest, was));
 }
 
 }  // namespace
@@ -114,10 +112,12 @@ int train_command(TrainArguments arguments) {
   DataProgress progress;
   const auto run = load_run(arguments.request, progress);
   const Settings& s = run->settings;
-  if (!resume.config.empty()) check_changes(run->schema, s.data.allow_change, resume.config, say);
+  if (!resume.config.empty())
+    check_changes(run->schema, s.data.allow_change, resume.config, say,
+                  [&] { check_data(resume, *run); });
   cpu::set_threads(static_cast<int>(s.threads));
   const auto backend = cpu::make_backend(cpu::best_isa());
-  prepare_resume(resume, *run, *backend);
+  if (resume.from) backend->pin_choices(resume.state.choices);
 
   int64_t parameters = 0;
   for (const Parameter& p : run->model->parameters()) parameters += p.shape.numel();

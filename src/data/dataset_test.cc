@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <limits>
@@ -305,6 +306,70 @@ TEST_F(DatasetTest, LimitsOfRecords) {
       << "a record that does not fit is left out";
 }
 
+TEST_F(DatasetTest, TokensThatOthersMade) {
+  const std::vector<uint16_t> ids = {5, 6, 7, 8, 9, 10, 11, 12};
+  const std::string_view bytes(reinterpret_cast<const char*>(ids.data()), 16);
+  DataOptions options{.train = {file("a.bin", bytes)},
+                      .validation_fraction = 0.25,
+                      .tokenizer = {.kind = "ids", .vocab_size = 13}};
+  const Dataset data = open(options);
+  EXPECT_EQ(ids_of(data.train), (std::vector<int32_t>{5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(ids_of(data.validation), (std::vector<int32_t>{11, 12}));
+  EXPECT_EQ(text_of(data, data.validation), "11 12");
+  options.tokenizer.vocab_size = 12;
+  EXPECT_TRUE(has(error_of([&] { open(options); }).where, "a.bin")) << "12 is no id";
+  options.tokenizer.kind = "char";
+  EXPECT_EQ(error_of([&] { open(options); }).where, "data.tokenizer");
+}
+
+TEST_F(DatasetTest, RareWordsAreStoredAndReadAsUnknown) {
+  const Dataset data = open({.train = {file("a.txt", "a b a c\na b d\n")},
+                             .format = "lines",
+                             .validation_fraction = 0,
+                             .tokenizer = {.kind = "word", .vocab_size = 5, .min_frequency = 1}});
+  EXPECT_EQ(data.vocab_size, 5);  // <unk>, <s>, </s>, a, b
+  EXPECT_EQ(ids_of(data.train), (std::vector<int32_t>{3, 4, 3, 0, 2, 3, 4, 0, 2}));
+  std::vector<int32_t> open_ids(9);
+  data.train.open->read(0, open_ids);
+  EXPECT_EQ(open_ids, (std::vector<int32_t>{3, 4, 3, 5, 2, 3, 4, 6, 2}));
+}
+
+TEST_F(DatasetTest, PiecesAreLearnedFromTheData) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += fmt::format("the number {} is written\n", i * 7919 % 1000);
+  for (const std::string kind : {"bpe", "unigram"}) {
+    const DataOptions options{.train = {file("a.txt", lines)},
+                              .format = "lines",
+                              .validation_fraction = 0,
+                              .tokenizer = {.kind = kind, .vocab_size = 320}};
+    const Dataset data = open(options);
+    EXPECT_EQ(data.vocab_size, 320);
+    EXPECT_EQ(records_of(data, data.train)[2], "the number 838 is written");
+    if (kind == "bpe") {
+      EXPECT_LT(data.train.size(), std::ssize(lines) / 2) << "words are pieces";
+    }
+  }
+}
+
+TEST_F(DatasetTest, Trajectories) {
+  std::string table;
+  for (int agent = 1; agent <= 40; ++agent)
+    for (int frame = 0; frame < agent + 1; ++frame)
+      table += fmt::format("{}\t{}\t{}.5\t{}\n", frame * 10, agent, agent, frame);
+  const Dataset data = open({.train = {file("scene.txt", table)}, .format = "trajectories"});
+  ASSERT_TRUE(data.has_trajectories());
+  const ValueStore& store = *data.trajectories[0];
+  EXPECT_EQ(store.channels(), 2);
+  EXPECT_EQ(store.paths() + data.trajectories[1]->paths(), 40);
+  std::vector<int64_t> begins(static_cast<size_t>(store.paths() + 1));
+  store.path_begins(0, begins);
+  std::vector<float> path(static_cast<size_t>(2 * begins[1]));
+  store.read(0, path);
+  EXPECT_EQ(path[1], 0.0f);
+  EXPECT_EQ(path[3], 1.0f);
+  EXPECT_EQ(path[0], static_cast<float>(begins[1] - 1) + 0.5f);
+}
+
 // --- the cache
 
 TEST_F(DatasetTest, IsMadeOnce) {
@@ -364,6 +429,24 @@ TEST_F(DatasetTest, DamageIsNoticedAndMended) {
       EXPECT_EQ(text_of(data, data.train), "one two three");
       EXPECT_EQ(records_of(data, data.train), Texts{"one two three"});
     }
+}
+
+// A reader that had mapped the file would die of SIGBUS.
+TEST_F(DatasetTest, AFileThatShrinksWhileItIsReadIsAnError) {
+  struct Shrinker : DataObserver {
+    std::string file;
+    void progress(const char* stage, int64_t, int64_t) override {
+      if (std::string_view(stage) == "tokenizing" && truncate(file.c_str(), 1000) != 0)
+        std::abort();
+    }
+  } shrinker;
+  shrinker.file = file("a.txt", std::string(30'000'000, 'x'));
+  const DataOptions options{.train = {shrinker.file}, .tokenizer = {.kind = "byte"}};
+  const ErrorFields e = error_of([&] { open_dataset(options, shrinker); });
+  EXPECT_TRUE(has(e.what, "changed while it was read")) << e.what;
+  EXPECT_EQ(e.where, shrinker.file);
+  // Nothing is left that another start would take for the data.
+  EXPECT_EQ(open(options).train.size() + open(options).validation.size(), 1000);
 }
 
 TEST_F(DatasetTest, ConcurrentStartsShareTheWork) {

@@ -57,6 +57,16 @@ refused() {
   report "$name" "$problem"
 }
 
+# holds NAME CODE WORD...: the last run ended with this code and said these words, on either stream.
+holds() {
+  local name=$1 expected=$2 problem="" word
+  shift 2
+  [ "$code" -eq "$expected" ] || problem+="  exit code $code, expected $expected"$'\n'
+  for word in "$@"; do
+    grep -qF -e "$word" "$work/out" "$work/err" || problem+="  it does not say \`$word\`"$'\n'
+  done
+  report "$name" "$problem"
+}
 # is_json FILE: one JSON value (RFC 8259) and nothing else.
 is_json() {
   awk '
@@ -246,8 +256,29 @@ count=$(sed -n '/remedy:/,$p' "$work/err" | grep -c 'not enough alone')
 report "at least three remedies far below the need" "$([ "$code" -eq 3 ] && [ "$count" -ge 3 ] || echo "  exit code $code, $count")"
 refused "train within a limit that is too small" 3 'does not fit' 'remedy:' -- train good.yaml "runtime.memory_limit=$limit"
 
+# Small files in the place of those that the configs name.
+mkdir -p stand-in
+for i in $(seq 400); do
+  echo "a sentence with the number $((i * 7919 % 1000)) in it" >>stand-in/lines
+  echo "\"a talk about
+$((i * 7919 % 1000))\",\"a note $i\"" >>stand-in/rows
+  printf '%d\t%d\t%d.5\t1.0\n' $((i % 20 * 10)) $((i / 20)) "$i" >>stand-in/path.txt
+done
+for split in train val test; do
+  for language in en de; do cp stand-in/lines "stand-in/$split.$language"; done
+  { echo dialogue,section_text && cat stand-in/rows; } >"stand-in/$split.csv"
+done
 for config in "$repository"/configs/*.yaml; do
-  run plan "$config" data.train=builtin:grammar data.grammar_chars=20000 training.batch_size=2
+  case $(basename "$config") in
+  pedestrians.yaml)
+    run data stats "$config" data.folder=stand-in
+    holds "data stats pedestrians.yaml" 0 'paths        '
+    continue
+    ;;
+  multi30k.yaml | mts-dialog.yaml) own=(data.folder=stand-in data.vocab_size=300) ;;
+  *) own=(data.train=builtin:grammar data.grammar_chars=20000) ;;
+  esac
+  run plan "$config" "${own[@]}" training.batch_size=2
   report "plan $(basename "$config")" "$([ "$code" -eq 0 ] && grep -q 'fits         yes' "$work/out" || echo "  exit code $code")"
 done
 
@@ -356,16 +387,6 @@ done
 report "SIGTERM" "$problem"
 
 # --- going on with a run
-# holds NAME CODE WORD...: the last run ended with this code and said these words, on either stream.
-holds() {
-  local name=$1 expected=$2 problem="" word
-  shift 2
-  [ "$code" -eq "$expected" ] || problem+="  exit code $code, expected $expected"$'\n'
-  for word in "$@"; do
-    grep -qF -e "$word" "$work/out" "$work/err" || problem+="  it does not say \`$word\`"$'\n'
-  done
-  report "$name" "$problem"
-}
 # flip FILE: one bit in the middle.
 flip() {
   local at=$(($(stat -c %s "$1") / 2)) byte
@@ -584,6 +605,49 @@ if command -v script >/dev/null; then # a terminal: the bar, with colours and wi
   NO_COLOR=1 TERM=xterm script -qec "'$binary' train good.yaml training.max_steps=40" /dev/null >"$work/out" 2>"$work/err" </dev/null
   report "NO_COLOR on a terminal" "$(grep -qaE "$escape" "$work/out" && echo '  colour')"
 fi
+
+# --- Data: what is read, kept, passed over, refused.
+printf 'question,answer\n' >qa.csv
+for i in $(seq 60); do printf '"what is %d\nplus one?",%d\n' "$i" $((i + 1)) >>qa.csv; done
+run data stats good.yaml data.train=qa.csv 'data.fields=[question, answer]' training.max_length=64
+holds "data stats of records" 0 'what padding costs' 'no buckets' 'buckets' 'packing' '<- this config' 'p99'
+run data stats good.yaml data.train=qa.csv 'data.fields=[question, answer]' training.max_length=64 --json
+report "data stats --json" "$(is_json "$work/out" && grep -q '"useful_share"' "$work/out" || cat "$work/out")"
+run data stats good.yaml
+holds "data stats of a long text" 0 'windows of 16'
+run data prepare good.yaml data.train=qa.csv 'data.fields=[question, answer]'
+holds "data prepare finds what stats made" 0 'made         before'
+run data prepare good.yaml data.train=qa.csv 'data.fields=[question, answer]' data.tokenizer=byte
+holds "data prepare makes the rest" 0 'tokenize 1' 'write'
+tokens=$(sed -n 's/^cache *//p' "$work/out")/train/tokens.bin
+flip "$tokens"
+run train good.yaml data.train=qa.csv 'data.fields=[question, answer]' data.tokenizer=byte training.max_length=32
+holds "a damaged cache is made again, with one line" 0 'damaged data cache in' 'it is made again' 'step=3/3'
+for workers in 0 1 2 7; do
+  run train good.yaml data.train=qa.csv 'data.fields=[question, answer]' training.max_length=32 "data.num_workers=$workers" --run-name workers
+  holds "data.num_workers=$workers" 0 'step=3/3'
+  grep -h '"train/loss"' runs/latest/metrics.jsonl | sed 's/.*"train\/loss":\([^,}]*\).*/\1/' >"losses.$workers"
+  report "the losses of $workers workers" "$(cmp losses.0 "losses.$workers" 2>&1)"
+done
+printf 'bad,bad,bad\n' >>qa.csv
+refused "a bad record" 2 'qa.csv:122' 'expected: 2 fields' 'got:      3' 'data.on_bad_record=skip' -- train good.yaml data.train=qa.csv 'data.fields=[question, answer]'
+run data prepare good.yaml data.train=qa.csv 'data.fields=[question, answer]' data.on_bad_record=skip
+holds "a bad record passed over" 0 '1 bad records were passed over' 'qa.csv:122'
+refused "a field that is not there" 2 'no column is called `anwser`' 'did you mean `answer`' -- train good.yaml data.train=qa.csv data.fields=anwser
+refused "pairs as one long text" 2 'data.batching' 'pairs cannot be read' -- train good.yaml data.train=qa.csv 'data.fields=[question, answer]' data.on_bad_record=skip data.batching=windows
+refused "a long text in buckets" 2 'data.batching' 'data.format=lines' -- train good.yaml data.batching=buckets
+refused "a chunk that is all overlap" 2 'data.chunk_overlap' 'less than training.max_length = 16' -- train good.yaml data.chunk_overlap=16
+printf '{"text": "one"}\n{"text": 2}\n' >bad.jsonl
+refused "JSON lines with a number for a text" 2 'bad.jsonl:2' '`text`' -- train good.yaml data.train=bad.jsonl
+printf '0 1 0.5 x\n' >path.txt
+refused "a path with a letter" 2 'path.txt:1' -- data stats good.yaml data.train=path.txt data.format=trajectories
+for i in $(seq 200); do echo "line $i of the text"; done >text.txt
+run train good.yaml data.train=text.txt --run-name changing checkpoint.every=1
+echo 'line 201 of the text' >>text.txt
+run train good.yaml data.train=text.txt --run-name changing --resume training.max_steps=4 checkpoint.every=1
+holds "a resumed run whose data changed" 2 'the training data is not what the run began with' 'data.allow_change=true'
+run train good.yaml data.train=text.txt --run-name changing --resume training.max_steps=4 checkpoint.every=1 data.allow_change=true
+holds "a resumed run that is told to go on" 0 'goes on with other data' 'step=4/4'
 
 echo "cli: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]
