@@ -135,9 +135,11 @@ int train_command(TrainArguments arguments) {
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
   if (s.memory_limit > 0 && programs.total_bytes() > s.memory_limit)
     throw does_not_fit(arguments.request, *run, programs, s.memory_limit, *backend);
-  say(fmt::format("plan     {} arena, {:.2f} GFLOP per update, planned in {}",
-                  human_bytes(programs.total_bytes()), update_cost(programs, s).flops * 1e-9,
-                  human_seconds(seconds_since(planning))));
+  say(fmt::format(
+      "plan     {} arena, {}{:.2f} GFLOP per update, planned in {}",
+      human_bytes(programs.total_bytes()),
+      programs.steps.size() > 1 ? fmt::format("{} shapes, up to ", programs.steps.size()) : "",
+      update_cost(programs, s).flops * 1e-9, human_seconds(seconds_since(planning))));
   if (resume.from)
     say(fmt::format("resume   {} ({} updates done{})", resume.from->folder.string(),
                     resume.state.step,
@@ -196,9 +198,7 @@ int train_command(TrainArguments arguments) {
 
   // Measuring the ceiling takes seconds: a shorter run does without it.
   const double ceiling = result.seconds > 5 ? cpu::measure_sgemm_ceiling() : 0;
-  const double flops = result.median_step_seconds > 0
-                           ? update_cost(programs, s).flops / result.median_step_seconds
-                           : 0;
+  const double flops = result.flops_per_second;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
   out += ledger_report(result, ceiling);

@@ -155,6 +155,7 @@ class CpuBackend : public Backend {
     if (k->workspace_bytes) choice.workspace_bytes = k->workspace_bytes(site);
     return choice;
   }
+  void allow_timing(bool allowed) override { gemm_set_timing(allowed); }
   std::unique_ptr<Arena> allocate(int64_t bytes) override {
     return std::make_unique<CpuArena>(bytes);
   }

@@ -39,6 +39,9 @@ struct GemmChoice {
 // switched off (tests of plan texts), a fixed rule answers.
 GemmChoice gemm_choice(const GemmShape& shape);
 void gemm_set_measuring(bool on);
+// While off, a shape that is not remembered gets the fixed rule's choice, for the rest of the
+// process.
+void gemm_set_timing(bool on);
 bool gemm_measuring();
 // The choices this process has made, as lines of text; pinned ones come before remembered and
 // measured ones. Lines that are not choices are passed over.

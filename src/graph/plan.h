@@ -24,6 +24,8 @@ class KernelChooser {
  public:
   virtual ~KernelChooser() = default;
   virtual KernelChoice choose(const OpCard& op, const OpSite& site) = 0;
+  // False: choices that are not known yet are made by rule, not by timing.
+  virtual void allow_timing(bool) {}
 };
 
 enum class MemoryClass : uint8_t {

@@ -206,9 +206,17 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
   const DecodePlans generation = make_decode_plans(model, model.max_length(), options, chooser);
   auto attempt = [&](const PassOptions& with) {
     Programs p{{}, {}, {}, generation, with};
-    for (const Graph& graph : steps) p.steps.push_back(make_plan(graph, with, chooser));
-    for (const Graph& graph : accumulates) p.accumulates.push_back(make_plan(graph, with, chooser));
-    for (const Graph& graph : evaluates) p.evaluates.push_back(make_plan(graph, with, chooser));
+    // Timing the products of one shape takes a second; those of dozens would be a long wait.
+    auto plan_all = [&](const std::vector<Graph>& graphs, std::vector<Plan>& plans) {
+      for (const Graph& graph : graphs) {
+        chooser.allow_timing(plans.empty());
+        plans.push_back(make_plan(graph, with, chooser));
+      }
+      chooser.allow_timing(true);
+    };
+    plan_all(steps, p.steps);
+    plan_all(accumulates, p.accumulates);
+    plan_all(evaluates, p.evaluates);
     return p;
   };
   const int64_t limit = settings.memory_limit, layers = std::ssize(recompute_units(steps[0]));

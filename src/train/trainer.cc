@@ -586,6 +586,10 @@ class Loop {
           {fmt::format("loader {}", result_.ledger.background.size() + 1), t.busy_ns, t.wait_ns,
            t.items});
     result_.median_step_seconds = median(step_seconds_);
+    double flops = 0;
+    for (const NodeTimes& t : result_.ledger.node_times())
+      flops += t.plan->cost.flops * static_cast<double>(t.runs);
+    if (seconds > 0) result_.flops_per_second = flops / seconds;
   }
 
   const Model& model_;

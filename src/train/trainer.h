@@ -66,6 +66,7 @@ struct TrainResult {
   double tokens_per_second = 0;  // over updates only, without evaluation; places
   double useful_share = 1;       // of the places that were no padding
   double median_step_seconds = 0;
+  double flops_per_second = 0;  // of all updates of this sitting
   bool stopped = false;        // before its end, by a signal or runtime.stop_after
   bool early_stopped = false;  // no gain for training.early_stop_patience validations
   int64_t skipped_updates = 0, rollbacks = 0;
