@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "core/text.h"
 
@@ -14,6 +13,9 @@ namespace {
 constexpr const char* kDamaged = "damaged data cache";
 
 fs::path sums_path(const fs::path& path) { return path.string() + ".xxh3"; }
+
+// One for each block, and one of all of them.
+int64_t sums_bytes(int64_t blocks) { return (blocks + 1) * static_cast<int64_t>(sizeof(uint64_t)); }
 
 }  // namespace
 
@@ -48,26 +50,37 @@ void CheckedFileWriter::close() {
   flush();
   file_.sync();
   file_.close();
-  sums_.push_back(XXH3_64bits(sums_.data(), sums_.size() * sizeof(uint64_t)));
-  write_new_file(sums_path(file_.path()),
-                 {reinterpret_cast<const char*>(sums_.data()), sums_.size() * sizeof(uint64_t)});
+  write_new_file(sums_path(file_.path()), block_sums_bytes(std::move(sums_)));
+}
+
+std::string block_sums_bytes(std::vector<uint64_t> sums) {
+  sums.push_back(XXH3_64bits(sums.data(), sums.size() * sizeof(uint64_t)));
+  return {reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(uint64_t)};
+}
+
+std::vector<uint64_t> parse_block_sums(std::string_view bytes, int64_t blocks,
+                                       const fs::path& name) {
+  // Compared before anything is allocated for them.
+  if (static_cast<int64_t>(bytes.size()) != sums_bytes(blocks))
+    throw damaged_cache(name, fmt::format("{} bytes", with_commas(sums_bytes(blocks))),
+                        fmt::format("{} bytes", with_commas(static_cast<int64_t>(bytes.size()))));
+  std::vector<uint64_t> sums(static_cast<size_t>(blocks) + 1);
+  std::memcpy(sums.data(), bytes.data(), bytes.size());
+  const uint64_t own = sums.back();
+  sums.pop_back();
+  if (XXH3_64bits(sums.data(), sums.size() * sizeof(uint64_t)) != own)
+    throw damaged_cache(name, "what was written", "other bytes");
+  return sums;
 }
 
 CheckedFile::CheckedFile(const fs::path& path, int64_t bytes) : file_(path), bytes_(bytes) {
   if (const int64_t size = file_.size(); size != bytes)
     throw damaged_cache(path, fmt::format("{} bytes", with_commas(bytes)),
                         fmt::format("{} bytes", with_commas(size)));
-  const auto blocks = static_cast<size_t>((bytes + kBlock - 1) / kBlock);
-  const std::string sums = read_file(sums_path(path), int64_t{1} << 32);
-  sums_.resize(blocks + 1);
-  if (sums.size() != sums_.size() * sizeof(uint64_t))
-    throw damaged_cache(sums_path(path), "a checksum for each block", "another length");
-  std::memcpy(sums_.data(), sums.data(), sums.size());
-  const uint64_t own = sums_.back();
-  sums_.pop_back();
-  if (XXH3_64bits(sums_.data(), sums_.size() * sizeof(uint64_t)) != own)
-    throw damaged_cache(sums_path(path), "what was written", "other bytes");
-  checked_ = std::vector<std::atomic<bool>>(blocks);
+  const int64_t blocks = (bytes + kBlock - 1) / kBlock;
+  const fs::path sums = sums_path(path);
+  sums_ = parse_block_sums(read_file(sums, sums_bytes(blocks)), blocks, sums);
+  checked_ = std::vector<std::atomic<bool>>(sums_.size());
 }
 
 void CheckedFile::read(int64_t offset, std::span<std::byte> out) const {
@@ -93,22 +106,18 @@ void CheckedFile::check(int64_t block) const {
   checked_[static_cast<size_t>(block)].store(true, std::memory_order_release);
 }
 
-void write_checked_json(const fs::path& path, nlohmann::json object) {
-  object["xxh3"] = digest_of(object.dump(1)).xxh3;
-  write_new_file(path, object.dump(1) + "\n");
-}
-
-nlohmann::json read_checked_json(const fs::path& path) {
-  const std::string text = read_file(path, 64 << 20);
-  try {
-    nlohmann::json object = nlohmann::json::parse(text);
-    const auto sum = object.at("xxh3").get<std::string>();
-    object.erase("xxh3");
-    if (digest_of(object.dump(1)).xxh3 == sum) return object;
-  } catch (const nlohmann::json::exception&) {
-    // Below.
+void check_begins(std::span<const int64_t> begins, int64_t first, const Parts& parts,
+                  const fs::path& path) {
+  int64_t least = first * parts.shortest;
+  for (const int64_t begin : begins) {
+    if (first == parts.count) least = parts.end;
+    const int64_t most = first == 0 ? 0 : parts.end - (parts.count - first) * parts.shortest;
+    if (begin < least || begin > most)
+      throw damaged_cache(path, fmt::format("part {} to begin from {} to {}", first, least, most),
+                          fmt::format("{}", begin));
+    least = begin + parts.shortest;
+    ++first;
   }
-  throw damaged_cache(path, "what was written", "other bytes");
 }
 
 }  // namespace millrace

@@ -3,7 +3,6 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,9 +44,19 @@ class CheckedFile {
   mutable std::vector<std::atomic<bool>> checked_;
 };
 
-// A JSON object with a checksum of itself. Error when the file is not what was written.
-void write_checked_json(const fs::path& path, nlohmann::json object);
-nlohmann::json read_checked_json(const fs::path& path);
+// What the second file holds, for so many blocks. Error when it is not what was written.
+std::vector<uint64_t> parse_block_sums(std::string_view bytes, int64_t blocks,
+                                       const fs::path& name);
+std::string block_sums_bytes(std::vector<uint64_t> sums);
+
+// Parts that stand side by side from 0 to `end`, none shorter than `shortest`.
+struct Parts {
+  int64_t count = 0, end = 0, shortest = 0;
+};
+// Error when parts [first, first + begins.size()) cannot begin there; the one behind the last
+// begins at the end. `path`: where it was read.
+void check_begins(std::span<const int64_t> begins, int64_t first, const Parts& parts,
+                  const fs::path& path);
 
 Error damaged_cache(const fs::path& path, const std::string& expected, const std::string& got);
 bool is_damaged_cache(const Error& error);

@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "core/text.h"
+#include "data/checked_json.h"
+#include "data/dataset_header.h"
 #include "data/grammar.h"
 #include "data/token_store.h"
 #include "data/trajectory_source.h"
@@ -208,8 +209,8 @@ fs::path data_folder() { return cache_folder() / "data"; }
 
 Json stamps_json(const std::vector<FileStamp>& stamps) {
   Json list = Json::array();
-  for (const FileStamp& s : stamps)
-    list.push_back({s.path, s.bytes, s.modified_ns, s.changed_ns, s.inode});
+  for (const FileStamp& s : stamps)  // a path may be no text that JSON could hold
+    list.push_back({digest_of(s.path).xxh3, s.bytes, s.modified_ns, s.changed_ns, s.inode});
   return list;
 }
 
@@ -218,18 +219,17 @@ Json stamps_json(const std::vector<FileStamp>& stamps) {
 // clock's resolution, so such a stamp is not taken on trust (as git has it with its index).
 std::optional<std::string> remembered_key(const Request& request, const fs::path& memo) {
   try {
-    const Json seen = Json::parse(read_file(memo, 64 << 20));
-    if (seen.at("choices") != request.choices || seen.at("stamps") != stamps_json(request.stamps))
+    const CheckedJson seen(read_header_file(memo), memo);
+    if (seen.value("choices") != request.choices ||
+        seen.value("stamps") != stamps_json(request.stamps))
       return std::nullopt;
-    const auto noted = seen.at("noted_ns").get<int64_t>();
+    const int64_t noted = seen.integer("noted_ns", 0, INT64_MAX);
     constexpr int64_t kResolution = 2'000'000'000;
     for (const FileStamp& s : request.stamps)
       if (std::max(s.modified_ns, s.changed_ns) > noted - kResolution) return std::nullopt;
-    return seen.at("key").get<std::string>();
+    return seen.digest("key");  // it becomes the name of a folder, which may be removed
   } catch (const Error&) {
     return std::nullopt;  // the first time
-  } catch (const Json::exception&) {
-    return std::nullopt;
   }
 }
 
@@ -288,8 +288,12 @@ class Maker {
 // which may be in the middle of a run: the store is then made again, of the same files.
 class KeptTokens : public TokenArray {
  public:
-  KeptTokens(std::shared_ptr<const Maker> maker, std::string split)
-      : maker_(std::move(maker)), split_(std::move(split)), store_(open()) {}
+  // `stored_size`: the ids are below it.
+  KeptTokens(std::shared_ptr<const Maker> maker, SplitName split, int64_t stored_size)
+      : maker_(std::move(maker)),
+        folder_(maker_->folder() / split_name(split)),
+        stored_size_(stored_size),
+        store_(open()) {}
   int64_t tokens() const override { return current()->tokens(); }
   int64_t records() const override { return current()->records(); }
   void read(int64_t begin, std::span<int32_t> out) const override {
@@ -302,7 +306,11 @@ class KeptTokens : public TokenArray {
  private:
   using Store = std::shared_ptr<const TokenStore>;
   Store open() const {
-    return std::make_shared<TokenStore>(maker_->folder() / split_, maker_->key());
+    auto store = std::make_shared<TokenStore>(folder_, maker_->key());
+    if (store->info().vocab_size != stored_size_)
+      throw damaged_cache(folder_, fmt::format("{} ids", with_commas(stored_size_)),
+                          fmt::format("{}", with_commas(store->info().vocab_size)));
+    return store;
   }
   Store current() const {
     const std::lock_guard lock(mutex_);
@@ -321,13 +329,18 @@ class KeptTokens : public TokenArray {
         maker_->observer().note(
             fmt::format("{} in {}; it is made again", error.fields().what, error.fields().where));
         maker_->make();
-        store_ = open();
+        Store made = open();
+        // Places were counted in what turned out to be damaged.
+        if (made->info() != store->info())
+          throw damaged_cache(folder_, "as many tokens as were made again", "another number");
+        store_ = std::move(made);
       }
     }
     read(*current());
   }
   std::shared_ptr<const Maker> maker_;
-  std::string split_;
+  fs::path folder_;
+  int64_t stored_size_;
   mutable std::mutex mutex_;
   mutable Store store_;
 };
@@ -354,62 +367,71 @@ class WithoutRare : public TokenArray {
   int32_t unknown_;
 };
 
+// In the background: a large vocabulary takes a while to read, and the first batch needs none.
+std::shared_future<std::shared_ptr<const Tokenizer>> open_tokenizer(const fs::path& file,
+                                                                    const DatasetHeader& header) {
+  if (digest_of_file(file).xxh3 != header.tokenizer_xxh3)
+    throw damaged_cache(file, "what was written", "other bytes");
+  return std::async(std::launch::async,
+                    [file, header] {
+                      std::shared_ptr<const Tokenizer> t = read_tokenizer(file);
+                      if (t->vocab_size() != header.vocab_size ||
+                          t->stored_size() != header.stored_size ||
+                          t->start_id() != header.start_id || t->end_id() != header.end_id)
+                        throw damaged_cache(file, "the tokenizer of the tokens", "another");
+                      return t;
+                    })
+      .share();
+}
+
 // Error when the folder is not there, or not what was written.
 Dataset open_folder(const std::shared_ptr<Maker>& maker) {
-  const fs::path folder = maker->folder();
-  const std::string& key = maker->key();
-  const fs::path meta_file = folder / kMeta;
-  const Json meta = read_checked_json(meta_file);
+  const fs::path folder = maker->folder(), meta_file = folder / kMeta;
+  const DatasetHeader header = read_dataset_header(read_header_file(meta_file), meta_file);
+  check_key(header.key, maker->key(), meta_file);
   Dataset data;
-  data.key = key;
+  data.key = header.key;
   data.folder = folder;
-  try {
-    if (meta.at("key") != key) throw damaged_cache(meta_file, "key " + key, "another");
-    if (meta.contains("trajectories")) {
-      for (const std::string name : meta.at("trajectories"))
-        for (size_t i = 0; i < kSplits; ++i)
-          if (name == split_name(static_cast<SplitName>(i)))
-            data.trajectories[i] = std::make_shared<ValueStore>(folder / name, key);
-      data.file_bytes = meta.at("file_bytes").get<int64_t>();
-      data.counts.records = meta.at("counts").get<std::array<int64_t, kSplits>>();
-      data.counts.bad = meta.at("bad").get<int64_t>();
-      return data;
+  data.file_bytes = header.file_bytes;
+  data.counts = header.counts;
+  auto check_count = [&](size_t split, int64_t stored, int64_t fields) {
+    if (const int64_t wanted = header.counts.records[split] * fields; stored != wanted)
+      throw damaged_cache(folder / split_name(static_cast<SplitName>(split)),
+                          fmt::format("{} records", with_commas(wanted)),
+                          fmt::format("{}", with_commas(stored)));
+  };
+  if (header.trajectories) {
+    for (size_t i = 0; i < kSplits; ++i) {
+      if (!header.splits[i]) continue;
+      const fs::path store = folder / split_name(static_cast<SplitName>(i));
+      data.trajectories[i] = std::make_shared<ValueStore>(store, header.key);
+      check_count(i, data.trajectories[i]->paths(), 1);
+      const int64_t channels = data.trajectories[0]->channels();
+      if (data.trajectories[i]->channels() != channels)
+        throw damaged_cache(store, fmt::format("{} channels, as in the others", channels),
+                            fmt::format("{}", data.trajectories[i]->channels()));
     }
-    data.records = meta.at("records").get<bool>();
-    data.fields = meta.at("fields").get<int>();
-    data.vocab_size = meta.at("vocab_size").get<int64_t>();
-    const bool has_rare = meta.at("stored_size") != meta.at("vocab_size");
-    const auto unknown = meta.at("unknown_id").get<int32_t>();
-    data.start_id = meta.at("start_id").get<int32_t>();
-    data.end_id = meta.at("end_id").get<int32_t>();
-    data.tokenizer_name = meta.at("tokenizer_name").get<std::string>();
-    data.file_bytes = meta.at("file_bytes").get<int64_t>();
-    data.counts.records = meta.at("counts").get<std::array<int64_t, kSplits>>();
-    data.counts.chars = meta.at("chars").get<std::array<int64_t, kSplits>>();
-    data.counts.bad = meta.at("bad").get<int64_t>();
-    data.counts.empty = meta.at("empty").get<int64_t>();
-    data.counts.first_bad = meta.at("first_bad").get<std::string>();
-    Split* const splits[] = {&data.train, &data.validation, &data.test};
-    for (const std::string name : meta.at("splits"))
-      for (size_t i = 0; i < kSplits; ++i)
-        if (name == split_name(static_cast<SplitName>(i))) {
-          splits[i]->open = std::make_shared<KeptTokens>(maker, name);
-          splits[i]->tokens = splits[i]->open;
-          if (has_rare)
-            splits[i]->tokens =
-                std::make_shared<WithoutRare>(splits[i]->open, data.vocab_size, unknown);
-          splits[i]->end = splits[i]->tokens->tokens();
-        }
-    const fs::path file = folder / meta.at("tokenizer").get<std::string>();
-    if (digest_of_file(file).xxh3 != meta.at("tokenizer_xxh3"))
-      throw damaged_cache(file, "what was written", "other bytes");
-    // In the background: a large vocabulary takes a while to read, and the first batch needs none.
-    data.shared_tokenizer = std::async(std::launch::async, [file] {
-                              return std::shared_ptr<const Tokenizer>(read_tokenizer(file));
-                            }).share();
-  } catch (const Json::exception&) {
-    throw damaged_cache(meta_file, "what was written", "other bytes");
+    return data;
   }
+  data.records = header.records;
+  data.fields = static_cast<int>(header.fields);
+  data.vocab_size = header.vocab_size;
+  data.start_id = header.start_id;
+  data.end_id = header.end_id;
+  data.tokenizer_name = header.tokenizer_name;
+  Split* const splits[] = {&data.train, &data.validation, &data.test};
+  for (size_t i = 0; i < kSplits; ++i) {
+    if (!header.splits[i]) continue;
+    Split& split = *splits[i];
+    split.open = std::make_shared<KeptTokens>(maker, static_cast<SplitName>(i), header.stored_size);
+    check_count(i, split.open->records(), header.fields);
+    split.tokens = split.open;
+    if (header.stored_size != header.vocab_size)
+      split.tokens =
+          std::make_shared<WithoutRare>(split.open, header.vocab_size, header.unknown_id);
+    split.end = split.tokens->tokens();
+  }
+  data.shared_tokenizer = open_tokenizer(folder / header.tokenizer_file, header);
   return data;
 }
 
@@ -457,16 +479,15 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
     throw config_error("no path to train on", "data.train", "at least one trajectory", "none",
                        "check the files");
   check_unchanged(request_);
-  Json meta{{"key", key_}, {"file_bytes", request_.file_bytes}, {"trajectories", Json::array()}};
+  DatasetHeader header{.key = key_, .file_bytes = request_.file_bytes, .trajectories = true};
   for (size_t i = 0; i < kSplits; ++i) {
     if (!writers[i]) continue;
     writers[i]->commit();
     prepared.counts.records[i] = writers[i]->paths();
-    meta["trajectories"].push_back(split_name(static_cast<SplitName>(i)));
+    header.splits[i] = true;
   }
-  meta["counts"] = prepared.counts.records;
-  meta["bad"] = prepared.counts.bad;
-  write_checked_json(staging / kMeta, std::move(meta));
+  header.counts = prepared.counts;
+  write_new_file(staging / kMeta, dataset_header_text(header));
   prepared.seconds = seconds_since(begin);
   return prepared;
 }
@@ -505,29 +526,22 @@ Prepared Maker::make() const {
                                            threads, request_.file_bytes, progress);
     check_unchanged(request_);
     const TokenizerFile file = tokenizer->file();
-    Json meta{
-        {"key", key_},
-        {"records", has_records(request_.records.format)},
-        {"fields", request_.records.fields.size() == 2 || !options_.train_target.empty() ? 2 : 1},
-        {"vocab_size", tokenizer->vocab_size()},
-        {"stored_size", tokenizer->stored_size()},
-        {"unknown_id", tokenizer->unknown_id()},
-        {"start_id", tokenizer->start_id()},
-        {"end_id", tokenizer->end_id()},
-        {"tokenizer", file.name},
-        {"tokenizer_name", tokenizer->name()},
-        {"tokenizer_xxh3", write_new_file(staging / file.name, file.bytes).xxh3},
-        {"file_bytes", request_.file_bytes},
-        {"counts", prepared.counts.records},
-        {"chars", prepared.counts.chars},
-        {"bad", prepared.counts.bad},
-        {"empty", prepared.counts.empty},
-        {"first_bad", prepared.counts.first_bad},
-        {"splits", Json::array()}};
-    for (size_t i = 0; i < kSplits; ++i)
-      if (prepared.splits[i].records > 0)
-        meta["splits"].push_back(split_name(static_cast<SplitName>(i)));
-    write_checked_json(staging / kMeta, std::move(meta));
+    const bool pairs = request_.records.fields.size() == 2 || !options_.train_target.empty();
+    DatasetHeader header{.key = key_,
+                         .file_bytes = request_.file_bytes,
+                         .counts = prepared.counts,
+                         .records = has_records(request_.records.format),
+                         .fields = pairs ? 2 : 1,
+                         .vocab_size = tokenizer->vocab_size(),
+                         .stored_size = tokenizer->stored_size(),
+                         .unknown_id = tokenizer->unknown_id(),
+                         .start_id = tokenizer->start_id(),
+                         .end_id = tokenizer->end_id(),
+                         .tokenizer_file = file.name,
+                         .tokenizer_xxh3 = write_new_file(staging / file.name, file.bytes).xxh3,
+                         .tokenizer_name = tokenizer->name()};
+    for (size_t i = 0; i < kSplits; ++i) header.splits[i] = prepared.splits[i].records > 0;
+    write_new_file(staging / kMeta, dataset_header_text(header));
     put_in_place(staging);
     return prepared;
   } catch (...) {
@@ -584,12 +598,10 @@ Dataset open_dataset(const DataOptions& options, DataObserver& observer) {
   Dataset data = open_or_make(std::make_shared<Maker>(key, request, options, observer));
   if (!remembered) {
     create_folders(memo.parent_path());
-    write_file(memo, Json{{"choices", request.choices},
-                          {"stamps", stamps_json(request.stamps)},
-                          {"noted_ns", noted},
-                          {"key", key}}
-                             .dump() +
-                         "\n");
+    write_file(memo, checked_json_text({{"choices", request.choices},
+                                        {"stamps", stamps_json(request.stamps)},
+                                        {"noted_ns", noted},
+                                        {"key", key}}));
   }
   data.source = request.grammar ? kBuiltinGrammar
                 : request.sources[0].files.size() == 1 && request.sources[0].targets.empty()

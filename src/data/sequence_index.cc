@@ -1,10 +1,13 @@
 #include "data/sequence_index.h"
 
 #include <algorithm>
-#include <cstring>
-#include <nlohmann/json.hpp>
+#include <bit>
+#include <iterator>
+#include <numeric>
+#include <optional>
 
 #include "core/text.h"
+#include "data/checked_json.h"
 
 namespace millrace {
 namespace {
@@ -13,7 +16,11 @@ using Json = nlohmann::json;
 
 constexpr int kVersion = 1;  // another number when the same tokens would give other sequences
 constexpr const char *kMeta = "meta.json", *kEntries = "sequences.bin";
-constexpr int64_t kEntryBytes = 16;
+constexpr int64_t kEntryBytes = kSequenceBytes;
+constexpr int64_t kMost = int64_t{1} << 40;        // sequences: times kLongest it stays in range
+constexpr int64_t kMostTokens = int64_t{1} << 48;  // as in a token store
+constexpr int64_t kLongest = int64_t{1} << 21;     // places: more than training.max_length may be
+constexpr int64_t kBars = 16;
 constexpr int64_t kSortedAtOnce = int64_t{4} << 20;  // entries: 64 MiB
 constexpr int64_t kRecordsAtOnce = 1 << 16;
 constexpr uint32_t kOpens = uint32_t{1} << 31;
@@ -171,16 +178,8 @@ LengthSummary summary_of(const std::map<int64_t, int64_t>& counts) {
   return s;
 }
 
-Json to_json(const LengthSummary& s) { return {s.count, s.sum, s.least, s.median, s.p99, s.most}; }
-
-LengthSummary summary_from(const Json& j) {
-  const auto v = j.get<std::array<int64_t, 6>>();
-  return {v[0], v[1], v[2], v[3], v[4], v[5]};
-}
-
 // Bars of equal width over lengths up to the 99th percentile and a little more.
 void draw_bars(const std::map<int64_t, int64_t>& counts, SequenceSummary& s) {
-  constexpr int64_t kBars = 16;
   // A round width: 1, 2 or 5 and zeros.
   const int64_t least = (s.before.p99 + kBars - 2) / (kBars - 1);
   int64_t ten = 1;
@@ -194,13 +193,57 @@ void draw_bars(const std::map<int64_t, int64_t>& counts, SequenceSummary& s) {
   while (s.bars.size() > 1 && s.bars.back() == 0) s.bars.pop_back();
 }
 
+// --- the header
+
+Json to_json(const LengthSummary& s) { return {s.count, s.sum, s.least, s.median, s.p99, s.most}; }
+
+// Of the records: how many, their sum, and lengths that increase.
+LengthSummary summary_from(const CheckedJson& meta) {
+  constexpr const char* kKey = "before";
+  const Json& list = meta.list(kKey);
+  if (list.size() != 6) throw meta.refuse("6 numbers for `before`", fmt::format("{}", list.size()));
+  LengthSummary s;
+  s.count = meta.integer(list[0], kKey, 0, kMostTokens);
+  const int64_t most = s.count > 0 ? kMostTokens : 0;
+  s.sum = meta.integer(list[1], kKey, 0, most);
+  s.least = meta.integer(list[2], kKey, 0, most);
+  s.median = meta.integer(list[3], kKey, s.least, most);
+  s.p99 = meta.integer(list[4], kKey, s.median, most);
+  s.most = meta.integer(list[5], kKey, s.p99, most);
+  if (s.count == 0) return s;
+  const int64_t mean = s.sum / s.count, rest = s.sum % s.count;
+  if (mean < s.least || mean + (rest > 0 ? 1 : 0) > s.most)
+    throw meta.refuse("a mean between the least and the most length",
+                      fmt::format("{} tokens in {} records", s.sum, s.count));
+  return s;
+}
+
+// Pairs of a length and how many sequences have it, shortest first.
+std::map<int64_t, int64_t> lengths_from(const CheckedJson& meta, int64_t size) {
+  constexpr const char* kKey = "lengths";
+  std::map<int64_t, int64_t> lengths;
+  int64_t longest = 0, left = size;
+  for (const Json& pair : meta.list(kKey)) {
+    if (!pair.is_array() || pair.size() != 2)
+      throw meta.refuse("pairs of a length and a count", pair.type_name());
+    longest = meta.integer(pair[0], kKey, longest + 1, kLongest);
+    const int64_t count = meta.integer(pair[1], kKey, 1, left);
+    lengths.emplace_hint(lengths.end(), longest, count);
+    left -= count;
+  }
+  if (left != 0)
+    throw meta.refuse(fmt::format("lengths of {} sequences", size), fmt::format("{} fewer", left));
+  return lengths;
+}
+
 void make_index(const fs::path& folder, const std::string& key, const Dataset& data,
                 const TokenArray& tokens, const SequenceOptions& options, DataObserver& observer) {
   const fs::path staging = folder.string() + ".making";
   if (fs::exists(staging)) remove_folder(staging);
   create_folders(staging);
   const Cutter cutter(data, tokens, options);
-  SequenceSummary summary;
+  SequenceIndexInfo info{.key = key};
+  SequenceSummary& summary = info.summary;
   LengthHistogram lengths;
   lengths.count.assign(1, 0);
   std::map<int64_t, int64_t> before;
@@ -216,20 +259,17 @@ void make_index(const fs::path& folder, const std::string& key, const Dataset& d
         summary.cut += outcome.lost ? 1 : 0;
         summary.too_short += outcome.sequences == 0 ? 1 : 0;
       });
-  std::map<int64_t, int64_t> after;
-  int64_t all = 0;
-  for (size_t l = 0; l < lengths.count.size(); ++l)
-    if (lengths.count[l] > 0) {
-      after[static_cast<int64_t>(l)] = lengths.count[l];
-      all += lengths.count[l];
+  for (size_t length = 0; length < lengths.count.size(); ++length)
+    if (const int64_t count = lengths.count[length]; count > 0) {
+      info.lengths[static_cast<int64_t>(length)] = count;
+      info.size += count;
     }
   summary.before = summary_of(before);
-  summary.after = summary_of(after);
   draw_bars(before, summary);
 
   // Sorted by length, some lengths at a time: as many as fit into a block of memory.
   CheckedFileWriter file(staging / kEntries);
-  std::vector<std::array<uint32_t, 4>> entries;
+  std::vector<SequenceBytes> entries;
   for (size_t low = 1, high = 1; low < lengths.count.size(); low = high) {
     std::vector<int64_t> next;  // place of the next sequence of each length
     int64_t total = 0;
@@ -244,10 +284,7 @@ void make_index(const fs::path& folder, const std::string& key, const Dataset& d
         [&](const Sequence& s) {
           const auto places = static_cast<size_t>(cutter.places(s));
           if (places < low || places >= high) return;
-          entries[static_cast<size_t>(next[places - low]++)] = {
-              static_cast<uint32_t>(s.begin), static_cast<uint32_t>(s.begin >> 32),
-              static_cast<uint32_t>(s.length),
-              static_cast<uint32_t>(s.context) | (s.opens ? kOpens : 0)};
+          entries[static_cast<size_t>(next[places - low]++)] = encode_sequence(s);
         },
         [](int64_t, auto) {});
     file.write({reinterpret_cast<const char*>(entries.data()), entries.size() * kEntryBytes});
@@ -255,18 +292,7 @@ void make_index(const fs::path& folder, const std::string& key, const Dataset& d
                       static_cast<int64_t>(lengths.count.size()));
   }
   file.close();
-  Json counts = Json::array();
-  for (const auto& [length, count] : after) counts.push_back({length, count});
-  write_checked_json(staging / kMeta, {{"key", key},
-                                       {"size", all},
-                                       {"lengths", counts},
-                                       {"before", to_json(summary.before)},
-                                       {"after", to_json(summary.after)},
-                                       {"split", summary.split},
-                                       {"cut", summary.cut},
-                                       {"too_short", summary.too_short},
-                                       {"bar_width", summary.bar_width},
-                                       {"bars", summary.bars}});
+  write_new_file(staging / kMeta, sequence_index_header_text(info));
   sync_folder(staging);
   if (fs::exists(folder)) remove_folder(folder);
   rename_path(staging, folder);
@@ -282,37 +308,92 @@ SequenceSummary summary_of_lengths(const std::map<int64_t, int64_t>& counts) {
   return s;
 }
 
-SequenceIndex::SequenceIndex(const fs::path& folder, const std::string& key) {
-  const Json meta = read_checked_json(folder / kMeta);
-  try {
-    if (meta.at("key") != key) throw damaged_cache(folder / kMeta, "key " + key, "another");
-    size_ = meta.at("size").get<int64_t>();
-    for (const auto& pair : meta.at("lengths")) {
-      const auto length = pair.at(0).get<size_t>();
-      if (length < 1 || length > size_t{1} << 21)
-        throw damaged_cache(folder / kMeta, "lengths up to 2^21", std::to_string(length));
-      lengths_.count.resize(std::max(lengths_.count.size(), length + 1));
-      lengths_.count[length] = pair.at(1).get<int64_t>();
-    }
-    summary_.before = summary_from(meta.at("before"));
-    summary_.after = summary_from(meta.at("after"));
-    summary_.split = meta.at("split").get<int64_t>();
-    summary_.cut = meta.at("cut").get<int64_t>();
-    summary_.too_short = meta.at("too_short").get<int64_t>();
-    summary_.bar_width = meta.at("bar_width").get<int64_t>();
-    summary_.bars = meta.at("bars").get<std::vector<int64_t>>();
-  } catch (const Json::exception&) {
-    throw damaged_cache(folder / kMeta, "what was written", "other bytes");
-  }
-  entries_ = std::make_unique<CheckedFile>(folder / kEntries, size_ * kEntryBytes);
+std::string sequence_index_header_text(const SequenceIndexInfo& info) {
+  const SequenceSummary& s = info.summary;
+  Json lengths = Json::array();
+  for (const auto& [length, count] : info.lengths) lengths.push_back({length, count});
+  return checked_json_text({{"key", info.key},
+                            {"size", info.size},
+                            {"lengths", std::move(lengths)},
+                            {"before", to_json(s.before)},
+                            {"split", s.split},
+                            {"cut", s.cut},
+                            {"too_short", s.too_short},
+                            {"bar_width", s.bar_width},
+                            {"bars", s.bars}});
+}
+
+SequenceIndexInfo read_sequence_index_header(std::string_view text, const fs::path& name) {
+  const CheckedJson meta(text, name);
+  SequenceIndexInfo info{.key = meta.text("key")};
+  info.size = meta.integer("size", 0, kMost);
+  info.lengths = lengths_from(meta, info.size);
+  SequenceSummary& s = info.summary;
+  s.before = summary_from(meta);
+  s.after = summary_of(info.lengths);
+  s.split = meta.integer("split", 0, s.before.count);
+  s.cut = meta.integer("cut", 0, s.before.count);
+  s.too_short = meta.integer("too_short", 0, s.before.count);
+  s.bar_width = meta.integer("bar_width", 1, kMostTokens);
+  const Json& bars = meta.list("bars");
+  if (bars.empty() || std::ssize(bars) > kBars)
+    throw meta.refuse(fmt::format("1 to {} bars", kBars), std::to_string(bars.size()));
+  int64_t left = s.before.count;
+  for (const Json& bar : bars) left -= s.bars.emplace_back(meta.integer(bar, "bars", 0, left));
+  if (left != 0)
+    throw meta.refuse("as many records in bars as there are", fmt::format("{} fewer", left));
+  return info;
+}
+
+SequenceBytes encode_sequence(const Sequence& s) {
+  const std::array<uint32_t, 4> words = {
+      static_cast<uint32_t>(s.begin), static_cast<uint32_t>(s.begin >> 32),
+      static_cast<uint32_t>(s.length), static_cast<uint32_t>(s.context) | (s.opens ? kOpens : 0)};
+  return std::bit_cast<SequenceBytes>(words);
+}
+
+Sequence decode_sequence(const SequenceBytes& bytes, int64_t places, const SequenceBounds& bounds,
+                         const fs::path& name) {
+  const auto words = std::bit_cast<std::array<uint32_t, 4>>(bytes);
+  const uint64_t begin = words[0] | uint64_t{words[1]} << 32;
+  const int64_t length = words[2], context = words[3] & ~kOpens;
+  const bool opens = (words[3] & kOpens) != 0;
+  // Without a start token the first one of a record is no target. One that does not open a record
+  // follows another token.
+  const int64_t wanted = places + (opens && !bounds.has_start ? 1 : 0);
+  const uint64_t first = opens ? 0 : 1;
+  if (length != wanted || context >= places || wanted > bounds.tokens || begin < first ||
+      begin > static_cast<uint64_t>(bounds.tokens - wanted))
+    throw damaged_cache(
+        name, fmt::format("{} of {} tokens, some to be predicted", wanted, bounds.tokens),
+        fmt::format("{} from {} on, {} not to be predicted", length, begin, context));
+  return {static_cast<int64_t>(begin), static_cast<int32_t>(length), static_cast<int32_t>(context),
+          opens};
+}
+
+SequenceIndex::SequenceIndex(const fs::path& folder, const std::string& key,
+                             const SequenceBounds& bounds)
+    : bounds_(bounds) {
+  const fs::path meta = folder / kMeta;
+  info_ = read_sequence_index_header(read_header_file(meta), meta);
+  check_key(info_.key, key, meta);
+  if (info_.summary.after.most > bounds.max_length)
+    throw damaged_cache(meta, fmt::format("sequences of at most {} places", bounds.max_length),
+                        fmt::format("{}", info_.summary.after.most));
+  lengths_.count.resize(static_cast<size_t>(info_.summary.after.most) + 1);
+  for (const auto& [length, count] : info_.lengths)
+    lengths_.count[static_cast<size_t>(length)] = count;
+  std::partial_sum(lengths_.count.begin(), lengths_.count.end(), std::back_inserter(ends_));
+  entries_ = std::make_unique<CheckedFile>(folder / kEntries, info_.size * kEntryBytes);
   entries_->check_all();  // here, where it can be made again
 }
 
 Sequence SequenceIndex::at(int64_t rank) const {
-  std::array<uint32_t, 4> e;
-  entries_->read(rank * kEntryBytes, std::as_writable_bytes(std::span(e)));
-  return {static_cast<int64_t>(e[0] | uint64_t{e[1]} << 32), static_cast<int32_t>(e[2]),
-          static_cast<int32_t>(e[3] & ~kOpens), (e[3] & kOpens) != 0};
+  SequenceBytes bytes;
+  entries_->read(rank * kEntryBytes, bytes);
+  // Those who asked for this rank have left as much room as the lengths say.
+  const auto length = std::upper_bound(ends_.begin(), ends_.end(), rank) - ends_.begin();
+  return decode_sequence(bytes, length, bounds_, entries_->path());
 }
 
 std::unique_ptr<SequenceIndex> open_sequence_index(const Dataset& data, SplitName split,
@@ -327,10 +408,11 @@ std::unique_ptr<SequenceIndex> open_sequence_index(const Dataset& data, SplitNam
                                         .dump())
                               .xxh3;
   const fs::path folder = data.folder / fmt::format("{}-{}", split_name(split), key);
+  const SequenceBounds bounds{of.tokens->tokens(), options.max_length, data.start_id >= 0};
   auto open = [&]() -> std::unique_ptr<SequenceIndex> {
     if (!fs::exists(folder)) return nullptr;
     try {
-      return std::make_unique<SequenceIndex>(folder, key);
+      return std::make_unique<SequenceIndex>(folder, key, bounds);
     } catch (const Error& error) {
       observer.note(
           fmt::format("{} in {}; it is made again", error.fields().what, error.fields().where));
@@ -341,7 +423,7 @@ std::unique_ptr<SequenceIndex> open_sequence_index(const Dataset& data, SplitNam
   const CacheLock lock(folder, observer);
   if (auto index = open()) return index;
   make_index(folder, key, data, *of.tokens, options, observer);
-  return std::make_unique<SequenceIndex>(folder, key);
+  return std::make_unique<SequenceIndex>(folder, key, bounds);
 }
 
 }  // namespace millrace

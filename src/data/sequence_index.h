@@ -2,11 +2,13 @@
 // most max_length. Kept on disk beside the tokens, sorted by length, 16 bytes each: batches of
 // similar length and packed rows are chosen by rank, and memory does not grow with the data.
 #pragma once
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/bucketing.h"
@@ -35,6 +37,7 @@ struct LengthSummary {
   double mean() const {
     return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0;
   }
+  bool operator==(const LengthSummary&) const = default;
 };
 
 struct SequenceSummary {
@@ -45,23 +48,48 @@ struct SequenceSummary {
   // Records by length: bar i counts lengths up to (i + 1) * bar_width, the last one all above.
   int64_t bar_width = 1;
   std::vector<int64_t> bars;
+  bool operator==(const SequenceSummary&) const = default;
 };
 
 // Of things with these lengths that are not cut: by length, how many.
 SequenceSummary summary_of_lengths(const std::map<int64_t, int64_t>& counts);
 
+// meta.json of an index. Error when it is not what was written, or contradicts itself.
+struct SequenceIndexInfo {
+  std::string key;
+  int64_t size = 0;
+  std::map<int64_t, int64_t> lengths = {};  // by places, how many
+  SequenceSummary summary = {};
+};
+SequenceIndexInfo read_sequence_index_header(std::string_view text, const fs::path& name);
+std::string sequence_index_header_text(const SequenceIndexInfo& info);
+
+// What the sequences of a split are cut from.
+struct SequenceBounds {
+  int64_t tokens = 0, max_length = 0;
+  bool has_start = false;  // the tokenizer has a start token
+};
+// An entry of sequences.bin. Error when it does not lie inside the tokens or does not take `places`
+// in a row.
+constexpr size_t kSequenceBytes = 16;
+using SequenceBytes = std::array<std::byte, kSequenceBytes>;
+SequenceBytes encode_sequence(const Sequence& sequence);
+Sequence decode_sequence(const SequenceBytes& bytes, int64_t places, const SequenceBounds& bounds,
+                         const fs::path& name);
+
 class SequenceIndex {
  public:
-  SequenceIndex(const fs::path& folder, const std::string& key);
-  int64_t size() const { return size_; }
+  SequenceIndex(const fs::path& folder, const std::string& key, const SequenceBounds& bounds);
+  int64_t size() const { return info_.size; }
   const LengthHistogram& lengths() const { return lengths_; }  // in places
-  const SequenceSummary& summary() const { return summary_; }
+  const SequenceSummary& summary() const { return info_.summary; }
   Sequence at(int64_t rank) const;
 
  private:
-  int64_t size_ = 0;
+  SequenceIndexInfo info_;
+  SequenceBounds bounds_;
   LengthHistogram lengths_;
-  SequenceSummary summary_;
+  std::vector<int64_t> ends_;  // by length: sequences that are no longer
   std::unique_ptr<CheckedFile> entries_;
 };
 

@@ -1,16 +1,12 @@
 #include "data/token_store.h"
 
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/text.h"
-#include "io/quote.h"
+#include "data/checked_json.h"
 
 namespace millrace {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr int64_t kFormat = 1;
 constexpr int64_t kMost = int64_t{1} << 48;  // of anything: products of it stay in range
@@ -63,11 +59,7 @@ void TokenStoreWriter::end_record() {
 void TokenStoreWriter::commit() {
   tokens_->close();
   records_->close();
-  write_checked_json(staging_ / kMeta, {{"format", kFormat},
-                                        {"key", info_.key},
-                                        {"vocab_size", info_.vocab_size},
-                                        {"tokens", info_.tokens},
-                                        {"records", info_.records}});
+  write_new_file(staging_ / kMeta, token_store_header_text(info_));
   sync_folder(staging_);
   if (fs::exists(folder_)) remove_folder(folder_);
   rename_path(staging_, folder_);
@@ -75,28 +67,29 @@ void TokenStoreWriter::commit() {
   sync_folder(folder_.parent_path());
 }
 
+std::string token_store_header_text(const TokenStoreInfo& info) {
+  return checked_json_text({{"format", kFormat},
+                            {"key", info.key},
+                            {"vocab_size", info.vocab_size},
+                            {"tokens", info.tokens},
+                            {"records", info.records}});
+}
+
+TokenStoreInfo read_token_store_header(std::string_view text, const fs::path& name) {
+  const CheckedJson meta(text, name);
+  meta.integer("format", kFormat, kFormat);
+  TokenStoreInfo info{.key = meta.text("key")};
+  info.vocab_size = meta.integer("vocab_size", 0, int64_t{1} << 31);
+  info.records = meta.integer("records", 0, kMost);
+  // Every token is of a record, and of the vocabulary.
+  info.tokens = meta.integer("tokens", 0, info.records > 0 && info.vocab_size > 0 ? kMost : 0);
+  return info;
+}
+
 TokenStore::TokenStore(const fs::path& folder, const std::string& key) {
-  const fs::path meta_path = folder / kMeta;
-  const Json meta = read_checked_json(meta_path);
-  try {
-    if (meta.at("format") != kFormat)
-      throw damaged_cache(meta_path, fmt::format("format {}", kFormat),
-                          printable(meta.at("format").dump(), 40));
-    auto number = [&](const char* name, int64_t least, int64_t most) {
-      const Json& value = meta.at(name);
-      if (!value.is_number_integer() || value < least || value > most)
-        throw damaged_cache(meta_path, fmt::format("{} from {} to {}", name, least, most),
-                            printable(value.dump(), 40));
-      return value.get<int64_t>();
-    };
-    info_.key = meta.at("key").get<std::string>();
-    info_.vocab_size = number("vocab_size", 1, int64_t{1} << 31);
-    info_.tokens = number("tokens", 0, kMost);
-    info_.records = number("records", 0, kMost);
-  } catch (const Json::exception&) {
-    throw damaged_cache(meta_path, "what was written", "other bytes");
-  }
-  if (info_.key != key) throw damaged_cache(meta_path, "key " + key, "key " + info_.key);
+  const fs::path meta = folder / kMeta;
+  info_ = read_token_store_header(read_header_file(meta), meta);
+  check_key(info_.key, key, meta);
   width_ = width_for(info_.vocab_size);
   tokens_ = std::make_unique<CheckedFile>(folder / kTokens, info_.tokens * width_);
   records_ = std::make_unique<CheckedFile>(folder / kRecords, (info_.records + 1) * 8);
@@ -120,10 +113,7 @@ void TokenStore::read(int64_t begin, std::span<int32_t> out) const {
 
 void TokenStore::record_begins(int64_t first, std::span<int64_t> out) const {
   records_->read(first * 8, std::as_writable_bytes(out));
-  for (size_t i = 0; i < out.size(); ++i)
-    if (out[i] < (i == 0 ? 0 : out[i - 1]) || out[i] > info_.tokens)
-      throw damaged_cache(records_->path(), fmt::format("increasing places up to {}", info_.tokens),
-                          fmt::format("{}", out[i]));
+  check_begins(out, first, {.count = info_.records, .end = info_.tokens}, records_->path());
 }
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "data/checked_file.h"
 #include "data/token_array.h"
@@ -16,7 +17,11 @@ namespace millrace {
 struct TokenStoreInfo {
   std::string key;  // of what the tokens were made of
   int64_t vocab_size = 0, tokens = 0, records = 0;
+  bool operator==(const TokenStoreInfo&) const = default;
 };
+// meta.json. Error when it is not what was written, or contradicts itself.
+TokenStoreInfo read_token_store_header(std::string_view text, const fs::path& name);
+std::string token_store_header_text(const TokenStoreInfo& info);
 
 class TokenStoreWriter {
  public:

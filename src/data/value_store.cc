@@ -1,11 +1,9 @@
 #include "data/value_store.h"
 
-#include <nlohmann/json.hpp>
+#include "data/checked_json.h"
 
 namespace millrace {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr const char *kMeta = "meta.json", *kValues = "values.bin", *kPaths = "paths.bin";
 constexpr int64_t kMost = int64_t{1} << 40;  // of anything: products of it stay in range
@@ -18,60 +16,61 @@ std::string_view bytes_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 ValueStoreWriter::ValueStoreWriter(const fs::path& folder, std::string key, int64_t channels)
-    : folder_(folder), key_(std::move(key)), channels_(channels) {
+    : folder_(folder), info_{.key = std::move(key), .channels = channels} {
   create_folders(folder_);
   values_ = std::make_unique<CheckedFileWriter>(folder_ / kValues);
   begins_ = std::make_unique<CheckedFileWriter>(folder_ / kPaths);
-  begins_->write(bytes_of(std::as_bytes(std::span(&points_, 1))));
+  begins_->write(bytes_of(std::as_bytes(std::span(&info_.points, 1))));
 }
 
 void ValueStoreWriter::add_path(std::span<const float> values) {
-  MR_CHECK(std::ssize(values) % channels_ == 0, "{} values of {} channels", values.size(),
-           channels_);
+  MR_CHECK(std::ssize(values) % info_.channels == 0, "{} values of {} channels", values.size(),
+           info_.channels);
   values_->write(bytes_of(std::as_bytes(values)));
-  points_ += std::ssize(values) / channels_;
-  ++paths_;
-  begins_->write(bytes_of(std::as_bytes(std::span(&points_, 1))));
+  info_.points += std::ssize(values) / info_.channels;
+  ++info_.paths;
+  begins_->write(bytes_of(std::as_bytes(std::span(&info_.points, 1))));
 }
 
 void ValueStoreWriter::commit() {
   values_->close();
   begins_->close();
-  write_checked_json(
-      folder_ / kMeta,
-      {{"key", key_}, {"channels", channels_}, {"paths", paths_}, {"points", points_}});
+  write_new_file(folder_ / kMeta, value_store_header_text(info_));
   sync_folder(folder_);
 }
 
+std::string value_store_header_text(const ValueStoreInfo& info) {
+  return checked_json_text({{"key", info.key},
+                            {"channels", info.channels},
+                            {"paths", info.paths},
+                            {"points", info.points}});
+}
+
+ValueStoreInfo read_value_store_header(std::string_view text, const fs::path& name) {
+  const CheckedJson meta(text, name);
+  ValueStoreInfo info{.key = meta.text("key")};
+  info.channels = meta.integer("channels", 1, kMostChannels);
+  info.paths = meta.integer("paths", 0, kMost);
+  info.points = meta.integer("points", info.paths, info.paths > 0 ? kMost : 0);  // none is empty
+  return info;
+}
+
 ValueStore::ValueStore(const fs::path& folder, const std::string& key) {
-  const fs::path meta_file = folder / kMeta;
-  const Json meta = read_checked_json(meta_file);
-  try {
-    if (meta.at("key") != key) throw damaged_cache(meta_file, "key " + key, "another");
-    channels_ = meta.at("channels").get<int64_t>();
-    paths_ = meta.at("paths").get<int64_t>();
-    points_ = meta.at("points").get<int64_t>();
-  } catch (const Json::exception&) {
-    throw damaged_cache(meta_file, "what was written", "other bytes");
-  }
-  if (channels_ < 1 || channels_ > kMostChannels || paths_ < 0 || paths_ > kMost || points_ < 0 ||
-      points_ > kMost)
-    throw damaged_cache(meta_file, "sizes of a data set", "others");
-  values_ = std::make_unique<CheckedFile>(folder / kValues, points_ * channels_ * 4);
-  begins_ = std::make_unique<CheckedFile>(folder / kPaths, (paths_ + 1) * 8);
+  const fs::path meta = folder / kMeta;
+  info_ = read_value_store_header(read_header_file(meta), meta);
+  check_key(info_.key, key, meta);
+  values_ = std::make_unique<CheckedFile>(folder / kValues, info_.points * info_.channels * 4);
+  begins_ = std::make_unique<CheckedFile>(folder / kPaths, (info_.paths + 1) * 8);
   begins_->check_all();
 }
 
 void ValueStore::read(int64_t begin, std::span<float> out) const {
-  values_->read(begin * channels_ * 4, std::as_writable_bytes(out));
+  values_->read(begin * info_.channels * 4, std::as_writable_bytes(out));
 }
 
 void ValueStore::path_begins(int64_t first, std::span<int64_t> out) const {
   begins_->read(first * 8, std::as_writable_bytes(out));
-  for (size_t i = 0; i < out.size(); ++i)
-    if (out[i] < (i == 0 ? 0 : out[i - 1]) || out[i] > points_)
-      throw damaged_cache(begins_->path(), fmt::format("increasing places up to {}", points_),
-                          fmt::format("{}", out[i]));
+  check_begins(out, first, {info_.paths, info_.points, 1}, begins_->path());
 }
 
 }  // namespace millrace

@@ -6,10 +6,20 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "data/checked_file.h"
 
 namespace millrace {
+
+struct ValueStoreInfo {
+  std::string key;  // of what the paths were made of
+  int64_t channels = 0, paths = 0, points = 0;
+  bool operator==(const ValueStoreInfo&) const = default;
+};
+// meta.json. Error when it is not what was written, or contradicts itself.
+ValueStoreInfo read_value_store_header(std::string_view text, const fs::path& name);
+std::string value_store_header_text(const ValueStoreInfo& info);
 
 class ValueStoreWriter {
  public:
@@ -17,13 +27,12 @@ class ValueStoreWriter {
   ValueStoreWriter(const fs::path& folder, std::string key, int64_t channels);
   void add_path(std::span<const float> values);  // [points, channels]
   void commit();
-  int64_t paths() const { return paths_; }
-  int64_t points() const { return points_; }
+  int64_t paths() const { return info_.paths; }
+  int64_t points() const { return info_.points; }
 
  private:
   fs::path folder_;
-  std::string key_;
-  int64_t channels_, paths_ = 0, points_ = 0;
+  ValueStoreInfo info_;
   std::unique_ptr<CheckedFileWriter> values_, begins_;
 };
 
@@ -31,16 +40,16 @@ class ValueStore {
  public:
   // Error when the folder is missing, not what was written, or of another key.
   ValueStore(const fs::path& folder, const std::string& key);
-  int64_t channels() const { return channels_; }
-  int64_t paths() const { return paths_; }
-  int64_t points() const { return points_; }
+  int64_t channels() const { return info_.channels; }
+  int64_t paths() const { return info_.paths; }
+  int64_t points() const { return info_.points; }
   // Points [begin, begin + out.size() / channels), by any number of threads.
   void read(int64_t begin, std::span<float> out) const;
   // Where paths [first, first + out.size()) begin; the one behind the last begins at points().
   void path_begins(int64_t first, std::span<int64_t> out) const;
 
  private:
-  int64_t channels_ = 0, paths_ = 0, points_ = 0;
+  ValueStoreInfo info_;
   std::unique_ptr<CheckedFile> values_, begins_;
 };
 

@@ -54,6 +54,7 @@ const std::vector<Target>& targets();
 const Target* find_target(std::string_view name);
 // The readers of records, in a file of their own; words of numbers and of JSON come to theirs.
 std::vector<Target> data_targets();
+std::vector<Target> cache_targets();  // and of what the cache keeps of them
 
 std::vector<Example> safetensors_examples();
 std::vector<Example> yaml_examples();
@@ -69,6 +70,12 @@ std::vector<Example> ragged_safetensors_examples();
 std::vector<Example> sentence_piece_model_examples();
 std::vector<std::string> sentence_piece_words();  // fields and messages, to be put in
 std::vector<Example> word_json_examples();
+std::vector<Example> token_store_header_examples();
+std::vector<Example> value_store_header_examples();
+std::vector<Example> sequence_index_header_examples();
+std::vector<Example> dataset_header_examples();
+std::vector<Example> block_sums_examples();
+std::vector<Example> sequence_entries_examples();
 std::vector<Example> manifest_examples();
 std::vector<Example> trainer_state_examples();
 std::vector<Example> model_config_examples();

@@ -571,7 +571,8 @@ std::vector<Target> make_targets() {
                                                 "\"d_ff\"",         "\"tied_embeddings\"",
                                                 "\"activation\"",   "\"tie_word_embeddings\""};
 
-  // A further reader of bytes from outside is a line here, or in targets_data.cc.
+  // A further reader of bytes from outside is a line here, in targets_data.cc or in
+  // targets_cache.cc.
   std::vector<Target> all = {
       {"safetensors", run_safetensors, safetensors_examples, join({kNumbers, kJson, tensor_words})},
       {"yaml", run_yaml, yaml_examples, join({kNumbers, kJson, keys, yaml_words})},
@@ -600,10 +601,11 @@ std::vector<Target> make_targets() {
       {"weight_index", run_weight_index, weight_index_examples,
        join({kNumbers, kJson, index_words})},
   };
-  for (Target& target : data_targets()) {
-    target.words = join({kNumbers, kJson, target.words});
-    all.push_back(std::move(target));
-  }
+  for (auto* more : {data_targets, cache_targets})
+    for (Target& target : more()) {
+      target.words = join({kNumbers, kJson, target.words});
+      all.push_back(std::move(target));
+    }
   all[0].generate = generate_safetensors;
   all[0].has_length = true;
   all[1].good = {resolved};
