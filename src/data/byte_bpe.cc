@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <queue>
 
 #include "core/error.h"
@@ -15,6 +14,7 @@
 #include "data/bpe_tables.h"
 #include "data/unicode_class.h"
 #include "data/word_splitter.h"
+#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -33,7 +33,7 @@ class File {
  public:
   File(std::string_view text, std::string name) : name_(std::move(name)) {
     try {
-      root_ = Json::parse(text);
+      root_ = parse_json(text);
     } catch (const Json::parse_error& e) {
       throw refuse("", "JSON", fmt::format("a fault at byte {}", e.byte));
     } catch (const Json::exception&) {  // 1e999

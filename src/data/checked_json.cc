@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/checked_file.h"
+#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -28,7 +29,7 @@ CheckedJson::CheckedJson(std::string_view text, fs::path name) : name_(std::move
     return true;
   };
   try {
-    object_ = Json::parse(text, shallow);
+    object_ = parse_json(text, shallow);
     const auto sum = object_.at(kSum).get<std::string>();
     object_.erase(kSum);
     if (digest_of(object_.dump(1)).xxh3 == sum) return;

@@ -12,6 +12,7 @@
 #include "data/code_point_table.h"
 #include "data/sentence_piece.h"
 #include "data/word_tokenizer.h"
+#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -280,7 +281,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
   };
   nlohmann::json root;
   try {
-    root = nlohmann::json::parse(json, keep);
+    root = parse_json(json, keep);
   } catch (const nlohmann::json::parse_error& e) {
     throw refuse("JSON", fmt::format("a fault at byte {}", e.byte));
   } catch (const nlohmann::json::exception&) {  // 1e999

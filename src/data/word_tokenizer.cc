@@ -12,6 +12,7 @@
 #include "core/text.h"
 #include "data/code_point_table.h"
 #include "data/unicode_class.h"
+#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -415,7 +416,7 @@ class File {
       return depth <= 2;
     };
     try {
-      root_ = Json::parse(text, keep);
+      root_ = parse_json(text, keep);
     } catch (const Json::parse_error& e) {
       throw refuse("JSON", fmt::format("a fault at byte {}", e.byte));
     } catch (const Json::exception&) {  // 1e999

@@ -1,9 +1,9 @@
 #include "io/manifest.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -96,7 +96,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   Parsed json;
   try {
     // A limit on depth before the parser builds anything: a manifest has three levels.
-    json = Parsed::parse("{\n" + std::string(rest), [&](int depth, Parsed::parse_event_t, Parsed&) {
+    json = parse_json("{\n" + std::string(rest), [&](int depth, Parsed::parse_event_t, Parsed&) {
       if (depth > 4) refuse(where, "", "at most four levels", "a deeper nesting");
       return true;
     });

@@ -1,8 +1,7 @@
 #include "io/weight_folder.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
+#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -32,7 +31,7 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text,
                                                       const std::string& where) {
   Json root;
   try {
-    root = Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
+    root = parse_json(text, [&](int depth, Json::parse_event_t, Json&) {
       if (depth > kMaxDepth)
         throw damaged(where, fmt::format("at most {} levels", kMaxDepth), "more");
       return true;

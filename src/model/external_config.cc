@@ -1,9 +1,9 @@
 #include "model/external_config.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -42,7 +42,7 @@ ExternalConfig::ExternalConfig(std::string_view json, std::string name)
   if (json.size() > kMaxBytes)
     throw damaged(fmt::format("at most {} bytes", kMaxBytes), fmt::format("{}", json.size()));
   try {
-    content_->json = Json::parse(json, [&](int depth, Json::parse_event_t, Json&) {
+    content_->json = parse_json(json, [&](int depth, Json::parse_event_t, Json&) {
       if (depth > kMaxDepth) throw damaged(fmt::format("at most {} levels", kMaxDepth), "more");
       return true;
     });

@@ -2,9 +2,9 @@
 
 #include <cmath>
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -87,7 +87,7 @@ TrainerState TrainerState::from_json(std::string_view text, const std::string& w
   };
   Parsed json;
   try {
-    json = Parsed::parse(text, flat);
+    json = parse_json(text, flat);
   } catch (const Parsed::exception& error) {
     refuse("", "JSON", quote(error.what(), 200));
   }
