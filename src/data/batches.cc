@@ -243,6 +243,14 @@ std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName name,
   check_length(data, split, name, options.sequences.max_length);
   if (options.batching == "windows") return std::make_unique<WindowBatches>(split, options);
   auto index = open_sequence_index(data, name, options.sequences, observer);
+  if (index->size() == 0)
+    throw Error({.code = ErrorCode::config,
+                 .what = "no record holds anything to predict",
+                 .where = fmt::format("data.{}", split_name(name)),
+                 .expected = "a token behind another one",
+                 .got = fmt::format("{} records, all too short",
+                                    with_commas(index->summary().before.count)),
+                 .remedy = "give longer records, or raise training.max_length"});
   if (options.batching == "buckets")
     return std::make_unique<BucketBatches>(data, split, std::move(index), options);
   return std::make_unique<PackedBatches>(data, split, std::move(index), options);

@@ -272,6 +272,16 @@ TEST_F(RecordBatchesTest, PairsScoreTheTargetOnly) {
   EXPECT_EQ(text(second.targets), "------t|");
 }
 
+// One place holds the end of a source, and nothing is left of the target.
+TEST_F(RecordBatchesTest, NothingToPredictIsAnError) {
+  const Dataset data = lines("a\nb\n", "c\nd\n");
+  for (const char* batching : {"buckets", "packing"}) {
+    const ErrorFields e = error_of([&] { batches(data, batching, 1); });
+    EXPECT_EQ(e.what, "no record holds anything to predict");
+    EXPECT_TRUE(has(e.got, "2 records")) << e.got;
+  }
+}
+
 TEST_F(RecordBatchesTest, TheIndexIsKeptAndMended) {
   const Dataset data = many();
   const auto first = batches(data, "packing", 64);

@@ -220,6 +220,7 @@ TEST_F(CacheDamageTest, ADataSetThatContradictsItsStores) {
   for (const auto& [key, value] :
        {std::pair("/counts/0", Json(6)), std::pair("/stored_size", Json(1000)),
         std::pair("/fields", Json(2)), std::pair("/splits", Json::array()),
+        std::pair("/records", Json(false)), std::pair("/trajectories", Json{"train"}),
         std::pair("/tokenizer", Json("../dataset.json"))}) {
     SCOPED_TRACE(key);
     set(folder / "dataset.json", key, value);

@@ -274,8 +274,18 @@ class Maker {
   fs::path folder() const { return data_folder() / key_; }
   DataObserver& observer() const { return observer_; }
   Prepared make() const;
+  // Whether a header speaks of what was asked for.
+  bool agrees(const DatasetHeader& header) const {
+    const DataFormat format = request_.records.format;
+    if (header.trajectories != (format == DataFormat::trajectories)) return false;
+    return header.trajectories ||
+           (header.records == has_records(format) && header.fields == fields());
+  }
 
  private:
+  int64_t fields() const {
+    return request_.records.fields.size() == 2 || !options_.train_target.empty() ? 2 : 1;
+  }
   Prepared write_trajectories(const fs::path& staging) const;
   void put_in_place(const fs::path& staging) const;
   std::string key_;
@@ -389,6 +399,8 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   const fs::path folder = maker->folder(), meta_file = folder / kMeta;
   const DatasetHeader header = read_dataset_header(read_header_file(meta_file), meta_file);
   check_key(header.key, maker->key(), meta_file);
+  if (!maker->agrees(header))
+    throw damaged_cache(meta_file, "the kind of data that was asked for", "another");
   Dataset data;
   data.key = header.key;
   data.folder = folder;
@@ -526,12 +538,11 @@ Prepared Maker::make() const {
                                            threads, request_.file_bytes, progress);
     check_unchanged(request_);
     const TokenizerFile file = tokenizer->file();
-    const bool pairs = request_.records.fields.size() == 2 || !options_.train_target.empty();
     DatasetHeader header{.key = key_,
                          .file_bytes = request_.file_bytes,
                          .counts = prepared.counts,
                          .records = has_records(request_.records.format),
-                         .fields = pairs ? 2 : 1,
+                         .fields = fields(),
                          .vocab_size = tokenizer->vocab_size(),
                          .stored_size = tokenizer->stored_size(),
                          .unknown_id = tokenizer->unknown_id(),
