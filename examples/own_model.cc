@@ -10,10 +10,10 @@
 
 #include "cpu/cpu_backend.h"
 #include "cpu/machine.h"
-#include "data/text_source.h"
 #include "model/layers.h"
 #include "train/signals.h"
 #include "train/trainer.h"
+#include "train/training_data.h"
 
 using namespace millrace;
 
