@@ -13,7 +13,6 @@
 #include "model/layers.h"
 #include "train/signals.h"
 #include "train/trainer.h"
-#include "train/training_data.h"
 
 using namespace millrace;
 
