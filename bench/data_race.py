@@ -124,7 +124,7 @@ class Tokenizing:
         self.counted.append(self.step["ms"])
 
     def stop(self):
-        self.peak = peak_of(self.process)
+        self.peak, _ = memory_of(self.process)
         self.process.stdin.close()
         self.process.wait()
 
@@ -224,25 +224,27 @@ def show_loader(race, name, times, last):
 # --- memory -----------------------------------------------------------------------------------------------
 
 
-def peak_of(process):
-    """The largest resident size it has had; 0 when it has ended."""
-    with contextlib.suppress(OSError):
-        if found := re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{process.pid}/status").read_text()):
-            return int(found[1]) * 1024
-    return 0
+def memory_of(process):
+    """The largest resident size it has had, and what of it now is its own rather than pages of files; 0 when it has ended."""
+    try:
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return 0, 0
+    return tuple(int(found[1]) * 1024 if (found := re.search(rf"{name}:\s+(\d+) kB", status)) else 0 for name in ("VmHWM", "RssAnon"))
 
 
 def watched(command, **environment):
-    """What a program prints, and its peak, by asking every 10 ms: ru_maxrss would begin with our own size."""
+    """What a program prints, and its memory, by asking every 10 ms: ru_maxrss would begin with our own size."""
     process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, **environment})
-    peak = 0
+    peak, own = 0, 0
     while process.poll() is None:
-        peak = max(peak, peak_of(process))
+        now = memory_of(process)
+        peak, own = max(peak, now[0]), max(own, now[1])
         time.sleep(0.01)
     if process.returncode != 0:
         raise RuntimeError(f"millrace data prepare: {process.stderr.read().strip()[-500:]}")
-    return json.loads(process.stdout.read()), peak
+    return json.loads(process.stdout.read()), peak, own
 
 
 def measure_memory(race, small, large):
@@ -250,7 +252,7 @@ def measure_memory(race, small, large):
     if (free := shutil.disk_usage(race.folder).free) < 4 * large:
         race.faults.append(f"memory: {4 * large / 1e9:.0f} GB of disk wanted in {race.folder}, {free / 1e9:.0f} GB are free")
         return
-    say(f"\n{'data prepare':44} {'text':>9} {'seconds':>9} {'MB/s':>7} {'peak MiB':>9} {'second start':>13}")
+    say(f"\n{'data prepare':44} {'text':>9} {'seconds':>9} {'MB/s':>7} {'peak MiB':>9} {'own MiB':>8} {'second start':>13}")
     for name, form, sentences in (("one long text", "text", lambda _: 1), ("lines, sentences", "lines", lambda _: 1),
                                   ("lines, documents", "lines", corpus.documents)):
         peaks = []
@@ -259,18 +261,20 @@ def measure_memory(race, small, large):
             with tempfile.TemporaryDirectory(dir=race.folder) as cache:
                 command = [MILLRACE, "data", "prepare", CONFIG, f"data.train={text}", f"data.format={form}",
                            f"data.tokenizer={tokenizer}", "training.max_length=256", "--json"]
-                made, peak = watched(command, MILLRACE_CACHE=cache)
+                made, peak, own = watched(command, MILLRACE_CACHE=cache)
                 again = [watched(command, MILLRACE_CACHE=cache) for _ in range(race.rounds)]
             text.unlink()
-            second = statistics.median(found["seconds"] for found, _ in again)
-            if not made["made"] or any(found["made"] for found, _ in again):
+            second = statistics.median(found["seconds"] for found, _, _ in again)
+            if not made["made"] or any(found["made"] for found, _, _ in again):
                 race.faults.append(f"memory, {name}: the cache was not used as expected")
-            peaks.append(peak)
+            peaks.append((peak, own))
             say(f"{name:44} {size / MB:6,.0f} MB {made['seconds']:9.2f} {made['bytes'] / made['seconds'] / MB:7.1f} {peak / 2**20:9.1f} "
-                f"{1e3 * second:10.1f} ms")
+                f"{own / 2**20:8.1f} {1e3 * second:10.1f} ms")
             race.add(f"data prepare, {name}", "millrace", bytes=made["bytes"], tokens=made["tokens"]["train"], seconds=made["seconds"],
-                     peak_bytes=peak, second_start_seconds=second, second_start_peak_bytes=max(p for _, p in again))
-        say(f"{'':44} {large / small:6.0f} times the text: {peaks[1] / peaks[0]:.2f} times the memory")
+                     peak_bytes=peak, own_peak_bytes=own, second_start_seconds=second, second_start_peak_bytes=max(p for _, p, _ in again))
+        (peak_small, own_small), (peak_large, own_large) = peaks
+        say(f"{'':44} {large / small:.0f} times the text: {peak_large / peak_small:.2f} times the peak, {own_large / own_small:.2f} times "
+            "its own")
 
 
 # --- waiting for data -------------------------------------------------------------------------------------
@@ -312,7 +316,7 @@ def find_peers():
     """Which packages there are, as {name: version}; the others are named."""
     found = {}
     for name in PACKAGES:
-        version, missing = install_peers((name,), f"import {name}; print('{name}', {name}.__version__)")
+        version, missing = install_peers((name, "numpy"), f"import numpy, {name}; print('{name}', {name}.__version__)")
         if version:
             found[name] = version
         else:
@@ -347,7 +351,8 @@ def main():
         f"load {os.getloadavg()[0]:.1f}")
     say("prose: " + (", ".join(f.name for f in files) or "none given (--data or --text)") + "; code: the Python library; "
         + "; ".join(f"{name} {t['bytes'] / MB:.1f} MB" for name, t in texts.items()) + f", shuffled and repeated to {size / MB:.0f} MB")
-    record = {"suite": "data", "machine": machine(), "command": "bench/run data " + " ".join(sys.argv[1:]), "commit": commit(),
+    words = ["FOLDER" if w == args.data else pathlib.Path(w).name if w in args.text else w for w in sys.argv[1:]]
+    record = {"suite": "data", "machine": machine(), "command": "bench/run data " + " ".join(words), "commit": commit(),
               "date": datetime.date.today().isoformat(), "peers": ", ".join(peers.values()), "rounds": rounds,
               "files": [f.name for f in files], "texts": texts}
     path = ROOT / "bench" / "results" / f"data-{slug(machine())}.json"
