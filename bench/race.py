@@ -65,19 +65,18 @@ def commit():
     return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "src", "bench") else "")
 
 
-def install_peers():
+def install_peers(packages=PACKAGES, versions="import torch, safetensors; print('PyTorch', torch.__version__)"):
     """The peers' versions, or why they are missing."""
-    versions = "import torch, safetensors; print('PyTorch', torch.__version__)"
 
     def ask():
         return subprocess.run([PYTHON, "-c", versions], capture_output=True, text=True)
 
     if PYTHON.exists() and (found := ask()).returncode == 0:
         return found.stdout.strip(), None
-    say(f"installing the peers into {PYTHON.parent.parent.relative_to(ROOT)}/: {' '.join(PACKAGES)} (from PyPI, once)")
+    say(f"installing the peers into {PYTHON.parent.parent.relative_to(ROOT)}/: {' '.join(packages)} (from PyPI, once)")
     made = subprocess.run([sys.executable, "-m", "venv", PYTHON.parent.parent], capture_output=True, text=True)
     if made.returncode == 0:
-        made = subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *PACKAGES], capture_output=True, text=True)
+        made = subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *packages], capture_output=True, text=True)
     if made.returncode == 0 and (found := ask()).returncode == 0:
         return found.stdout.strip(), None
     reason = (made.stderr or made.stdout or found.stderr).strip().splitlines()
@@ -327,7 +326,7 @@ def show(results, ceiling):
 
 def main():
     parser = argparse.ArgumentParser(prog="bench/run", description="Millrace and its peers on the same workloads, interleaved.",
-                                     epilog="suites: " + ", ".join(SUITES))
+                                     epilog="suites: " + ", ".join(SUITES) + ", data (with options of its own)")
     parser.add_argument("suite", help="which workloads")
     parser.add_argument("--only", help="only these workloads, with commas")
     parser.add_argument("--quick", action="store_true", help="few steps: for a first look, not for figures")
@@ -336,7 +335,7 @@ def main():
     parser.add_argument("--no-peers", action="store_true", help="only Millrace")
     args = parser.parse_args()
     if args.suite not in SUITES:
-        fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}")
+        fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}, data")
     suite = SUITES[args.suite]
     wanted = args.only.split(",") if args.only else list(suite)
     if unknown := [w for w in wanted if w not in suite]:

@@ -1,9 +1,9 @@
 // The tokenizers alone, for bench/run data and tests/golden/compare_tokenizers.py.
 //
-//   millrace_tokenize TOKENIZER.json ids STRINGS    a line of JSON string each -> a line of ids
-//   each millrace_tokenize TOKENIZER.json time TEXT N    text cut into lines, by N threads, without
-//   end:
-//                                                   a line of JSON for every pass
+//   millrace_tokenize TOKENIZER ids STRINGS
+//       a line of JSON string each -> a line of ids each
+//   millrace_tokenize TOKENIZER time TEXT THREADS
+//       for every line on standard input a pass over the lines of the text: a line of JSON
 #include <atomic>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -34,7 +34,7 @@ void print_ids(const Tokenizer& tokenizer, const std::string& path) {
   }
 }
 
-[[noreturn]] void time_passes(const Tokenizer& tokenizer, const std::string& path, int threads) {
+void time_passes(const Tokenizer& tokenizer, const std::string& path, int threads) {
   const std::string text = read_file(path, kMost);
   std::vector<std::string_view> lines;
   for (size_t begin = 0; begin < text.size();) {
@@ -43,7 +43,8 @@ void print_ids(const Tokenizer& tokenizer, const std::string& path) {
     begin = end + 1;
   }
   constexpr size_t kPiece = 1024;
-  for (;;) {
+  for (int c; (c = std::getchar()) != EOF;) {
+    if (c != '\n') continue;
     const int64_t start = now_ns();
     std::atomic<size_t> next = 0;
     std::atomic<int64_t> tokens = 0;
@@ -77,10 +78,11 @@ int main(int argc, char** argv) {
       millrace::print_ids(*millrace::read_tokenizer(words[0]), words[2]);
       return 0;
     }
-    if (words.size() == 4 && words[1] == "time")
+    if (words.size() == 4 && words[1] == "time") {
       millrace::time_passes(*millrace::read_tokenizer(words[0]), words[2], std::stoi(words[3]));
-    std::fputs("usage: millrace_tokenize TOKENIZER.json (ids STRINGS | time TEXT THREADS)\n",
-               stderr);
+      return 0;
+    }
+    std::fputs("usage: millrace_tokenize TOKENIZER (ids STRINGS | time TEXT THREADS)\n", stderr);
     return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
