@@ -14,6 +14,7 @@
 #include <new>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/text.h"
@@ -157,7 +158,20 @@ FileDigest digest_of(std::string_view bytes) {
           hexadecimal(XXH3_128bits(bytes.data(), bytes.size()))};
 }
 
-FileDigest digest_of_file(const fs::path& path) { return digest_of(MappedFile(path).text()); }
+// In pieces: what is read does not stay in memory, and a file that becomes shorter is no signal.
+FileDigest digest_of_file(const fs::path& path) {
+  const InputFile file(path);
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  std::vector<std::byte> piece(1 << 20);
+  int64_t bytes = 0;
+  for (size_t got = piece.size(); got == piece.size(); bytes += static_cast<int64_t>(got)) {
+    got = file.read_some_at(bytes, piece);
+    XXH3_128bits_update(state.get(), piece.data(), got);
+  }
+  return {bytes, hexadecimal(XXH3_128bits_digest(state.get()))};
+}
 
 void set_file_system(FileSystem* system) { current_system = system ? system : &real_system; }
 
