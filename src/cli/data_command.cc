@@ -214,8 +214,10 @@ int data_stats_command(const DataArguments& arguments) {
     json["windows"] = windows;
     json["useful_share"] = 1.0;
   } else {
-    const auto index = open_sequence_index(
-        data, SplitName::train, {s.max_length, s.data.chunking, s.data.chunk_overlap}, progress);
+    const auto index =
+        open_sequence_index(data, SplitName::train,
+                            {s.max_length, s.data.chunking, s.data.chunk_overlap}, progress)
+            ->current();
     const SequenceSummary& summary = index->summary();
     add_lengths(summary, "records", "tokens", s.max_length, out, json);
     out += row_of("chunks", summary.after);

@@ -214,6 +214,13 @@ void remove_folder(const fs::path& path) {
   if (file_system().rmdir(path.c_str()) != 0) fail("cannot remove the folder", path, errno);
 }
 
+void put_folder_in_place(const fs::path& staged, const fs::path& folder) {
+  sync_folder(staged);
+  if (fs::exists(folder)) remove_folder(folder);
+  rename_path(staged, folder);
+  sync_folder(folder.parent_path());
+}
+
 void replace_link(const fs::path& link, const fs::path& target) {
   const fs::path temporary = temporary_beside(link);
   if (file_system().symlink(target.c_str(), temporary.c_str()) != 0)

@@ -38,6 +38,9 @@ void rename_path(const fs::path& from, const fs::path& to);
 void truncate_file(const fs::path& path, int64_t bytes);
 // The folder with all that is in it; links are removed, not followed.
 void remove_folder(const fs::path& path);
+// A folder that was staged beside it takes the place of `folder`, whole or not at all, and is on
+// disk then.
+void put_folder_in_place(const fs::path& staged, const fs::path& folder);
 // Points `link` at `target`, replacing what it pointed at.
 void replace_link(const fs::path& link, const fs::path& target);
 

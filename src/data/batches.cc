@@ -11,12 +11,6 @@
 namespace millrace {
 namespace {
 
-const Split& split_of(const Dataset& data, SplitName name) {
-  return name == SplitName::train        ? data.train
-         : name == SplitName::validation ? data.validation
-                                         : data.test;
-}
-
 void clear(Batch& batch, const BatchShape& shape) {
   const auto places = static_cast<size_t>(shape.batch * shape.length);
   batch.tokens.assign(places, 0);
@@ -50,7 +44,6 @@ class WindowBatches : public Batches {
                          : random_ ? "random"
                                    : "shuffled");
   }
-  size_t shape_at(int64_t) const override { return 0; }
   void fill(int64_t position, Batch& batch) const override {
     clear(batch, shapes_[0]);
     batch.shape = 0;
@@ -86,12 +79,12 @@ class WindowBatches : public Batches {
 // Rows of whole sequences.
 class SequenceBatches : public Batches {
  protected:
-  SequenceBatches(const Dataset& data, const Split& split, std::unique_ptr<SequenceIndex> index)
+  SequenceBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptSequences> index)
       : tokens_(split.tokens), index_(std::move(index)), start_id_(data.start_id) {}
 
   // Puts a sequence at `place` of the batch; returns its places.
   int64_t put(int64_t rank, int64_t place, int32_t segment, bool packed, Batch& batch) const {
-    const Sequence s = index_->at(rank);
+    const Sequence s = index_->read([&](const SequenceIndex& index) { return index.at(rank); });
     thread_local std::vector<int32_t> ids;
     // With what stands before it: a start token, or the token that it follows.
     const bool start = s.opens && start_id_ >= 0, before = !s.opens;
@@ -112,16 +105,16 @@ class SequenceBatches : public Batches {
   }
 
   std::shared_ptr<const TokenArray> tokens_;
-  std::unique_ptr<SequenceIndex> index_;
+  std::unique_ptr<KeptSequences> index_;
   int32_t start_id_;
 };
 
 class BucketBatches : public SequenceBatches {
  public:
-  BucketBatches(const Dataset& data, const Split& split, std::unique_ptr<SequenceIndex> index,
+  BucketBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptSequences> index,
                 const BatchOptions& o)
       : SequenceBatches(data, split, std::move(index)),
-        order_of_batches_(index_->lengths(),
+        order_of_batches_(index_->current()->lengths(),
                           {.batch_size = o.batch_size, .batch_tokens = o.batch_tokens}, o.seed) {
     const auto& buckets = order_of_batches_.buckets();
     for (auto b = buckets.rbegin(); b != buckets.rend(); ++b)
@@ -143,17 +136,14 @@ class BucketBatches : public SequenceBatches {
                     static_cast<double>(order_of_batches_.places());
     order_ = fmt::format("buckets {} {} {}", buckets.size(), o.batch_size, o.batch_tokens);
   }
-  size_t shape_at(int64_t position) const override {
-    const int64_t all = order_of_batches_.batches_per_epoch();
-    return shape_of_bucket_[order_of_batches_.bucket_of(position % all, position / all)];
-  }
   void fill(int64_t position, Batch& batch) const override {
     const int64_t all = order_of_batches_.batches_per_epoch();
-    batch.shape = shape_at(position);
+    const int64_t index = position % all, epoch = position / all;
+    batch.shape = shape_of_bucket_[order_of_batches_.bucket_of(index, epoch)];
     const BatchShape& shape = shapes_[batch.shape];
     clear(batch, shape);
     thread_local std::vector<int64_t> ranks;
-    order_of_batches_.ranks(position % all, position / all, ranks);
+    order_of_batches_.ranks(index, epoch, ranks);
     for (size_t row = 0; row < ranks.size(); ++row)
       if (ranks[row] >= 0)
         put(ranks[row], static_cast<int64_t>(row) * shape.length, 0, false, batch);
@@ -166,12 +156,12 @@ class BucketBatches : public SequenceBatches {
 
 class PackedBatches : public SequenceBatches {
  public:
-  PackedBatches(const Dataset& data, const Split& split, std::unique_ptr<SequenceIndex> index,
+  PackedBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptSequences> index,
                 const BatchOptions& o)
       : SequenceBatches(data, split, std::move(index)),
         T_(o.sequences.max_length),
         in_order_(!o.seed),
-        order_of_rows_(index_->lengths(), T_, kPackedPerRow, o.seed) {
+        order_of_rows_(index_->current()->lengths(), T_, kPackedPerRow, o.seed) {
     shapes_ = {{o.batch_size, T_, true}};
     stride_ = o.batch_size;
     positions_ = order_of_rows_.rows_per_epoch();
@@ -181,7 +171,6 @@ class PackedBatches : public SequenceBatches {
         static_cast<double>(order_of_rows_.useful()) / static_cast<double>(order_of_rows_.places());
     order_ = fmt::format("packing {}", T_);
   }
-  size_t shape_at(int64_t) const override { return 0; }
   void fill(int64_t position, Batch& batch) const override {
     clear(batch, shapes_[0]);
     batch.shape = 0;
@@ -239,17 +228,17 @@ std::string resolved_batching(const std::string& batching, const Dataset& data, 
 
 std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName name,
                                       const BatchOptions& options, DataObserver& observer) {
-  const Split& split = split_of(data, name);
+  const Split& split = data.split(name);
   check_length(data, split, name, options.sequences.max_length);
   if (options.batching == "windows") return std::make_unique<WindowBatches>(split, options);
   auto index = open_sequence_index(data, name, options.sequences, observer);
-  if (index->size() == 0)
+  if (index->current()->size() == 0)
     throw Error({.code = ErrorCode::config,
                  .what = "no record holds anything to predict",
                  .where = fmt::format("data.{}", split_name(name)),
                  .expected = "a token behind another one",
                  .got = fmt::format("{} records, all too short",
-                                    with_commas(index->summary().before.count)),
+                                    with_commas(index->current()->summary().before.count)),
                  .remedy = "give longer records, or raise training.max_length"});
   if (options.batching == "buckets")
     return std::make_unique<BucketBatches>(data, split, std::move(index), options);

@@ -37,7 +37,6 @@ class Batches {
   double useful_share() const { return useful_share_; }
   // The order is the same wherever this is.
   const std::string& order() const { return order_; }
-  virtual size_t shape_at(int64_t position) const = 0;
   virtual void fill(int64_t position, Batch& batch) const = 0;
 
  protected:

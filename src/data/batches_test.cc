@@ -120,7 +120,7 @@ TEST(WindowBatches, InOrderWithContext) {
 TEST(WindowBatches, ShorterThanOneWindow) {
   const Dataset data = counting(10);
   windows(data, 9, 1);
-  const ErrorFields e = error_of([&] { windows(data, 10, 1); });
+  const ErrorFields e = refusal_of([&] { windows(data, 10, 1); });
   EXPECT_EQ(e.code, ErrorCode::config);
   EXPECT_EQ(e.where, "data.train");
   EXPECT_TRUE(has(e.expected, "11 tokens"));
@@ -276,7 +276,7 @@ TEST_F(RecordBatchesTest, PairsScoreTheTargetOnly) {
 TEST_F(RecordBatchesTest, NothingToPredictIsAnError) {
   const Dataset data = lines("a\nb\n", "c\nd\n");
   for (const char* batching : {"buckets", "packing"}) {
-    const ErrorFields e = error_of([&] { batches(data, batching, 1); });
+    const ErrorFields e = refusal_of([&] { batches(data, batching, 1); });
     EXPECT_EQ(e.what, "no record holds anything to predict");
     EXPECT_TRUE(has(e.got, "2 records")) << e.got;
   }
@@ -335,7 +335,6 @@ class FailingBatches : public Batches {
     shapes_ = {{1, 1}};
     positions_ = 100;
   }
-  size_t shape_at(int64_t) const override { return 0; }
   void fill(int64_t position, Batch& batch) const override {
     if (position == 5) throw Error({.what = "the fifth"});
     batch.tokens = {static_cast<int32_t>(position)};
@@ -358,7 +357,6 @@ class SlowBatches : public Batches {
     shapes_ = {{1, 1}};
     positions_ = 1 << 20;
   }
-  size_t shape_at(int64_t) const override { return 0; }
   void fill(int64_t position, Batch& batch) const override {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     batch.tokens = {static_cast<int32_t>(position)};

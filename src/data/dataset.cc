@@ -1,277 +1,36 @@
 #include "data/dataset.h"
 
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <mutex>
 #include <thread>
 
 #include "core/text.h"
 #include "data/checked_json.h"
+#include "data/data_request.h"
 #include "data/dataset_header.h"
 #include "data/grammar.h"
+#include "data/kept.h"
 #include "data/token_store.h"
 #include "data/trajectory_source.h"
-#include "io/quote.h"
 
 namespace millrace {
 namespace {
 
-using Json = nlohmann::json;
-
-// Part of every key: another number when the same files would give other tokens or other files.
-constexpr int kVersion = 1;
 constexpr const char* kMeta = "dataset.json";
-
-Error config_error(std::string what, std::string where, std::string expected, std::string got,
-                   std::string remedy) {
-  return Error({.code = ErrorCode::config,
-                .what = std::move(what),
-                .where = std::move(where),
-                .expected = std::move(expected),
-                .got = std::move(got),
-                .remedy = std::move(remedy)});
-}
-
-// --- what is asked for
-
-struct Request {
-  RecordOptions records;
-  std::vector<SplitFiles> sources;
-  bool grammar = false;
-  std::vector<FileStamp> stamps;  // of all files, the tokenizer's last
-  int64_t file_bytes = 0;         // of the data
-  Json choices;                   // everything besides content that changes a token
-};
-
-void check_options(const DataOptions& options, bool grammar) {
-  for (const auto& [key, value] :
-       {std::pair("data.validation_fraction", options.validation_fraction),
-        std::pair("data.test_fraction", options.test_fraction)})
-    if (!(value >= 0 && value < 1))
-      throw config_error(fmt::format("bad {}", key), key, "at least 0 and below 1",
-                         fmt::format("{}", value), "0.1 keeps a tenth of the data");
-  if (options.validation_fraction + options.test_fraction >= 1)
-    throw config_error("nothing would be left for training", "data.test_fraction",
-                       "less than 1 together with data.validation_fraction",
-                       fmt::format("{}", options.validation_fraction + options.test_fraction),
-                       "data.test_fraction=0.1");
-  const std::string& kind = options.tokenizer.kind;
-  const auto& kinds = tokenizer_kinds();
-  if (!options.tokenizer.is_file() && std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
-    std::vector<std::string> known = kinds;
-    known.insert(known.end(), {"tokenizer.json", "tokenizer.model"});
-    const std::string near = nearest(kind, known);
-    throw config_error(
-        "unknown tokenizer", "data.tokenizer",
-        fmt::format("`{}`, or the path of a tokenizer.json or .model", fmt::join(kinds, "`, `")),
-        quote(kind), near.empty() ? "data.tokenizer=char" : "did you mean `" + near + "`?");
-  }
-  std::error_code fault;
-  if (options.tokenizer.is_file() && !fs::is_regular_file(kind, fault))
-    throw config_error(fmt::format("cannot open `{}`", kind), "data.tokenizer",
-                       "a tokenizer.json or .model", fault ? fault.message() : "not a file",
-                       "check the spelling; a relative path starts at the current folder");
-  if (grammar && kind == "ids")
-    throw config_error("the grammar writes text, not ids", "data.tokenizer", "another tokenizer",
-                       kind, "data.tokenizer=char");
-  for (const auto& [key, value] : {std::pair("data.max_chars", options.max_chars),
-                                   std::pair("data.max_records", options.max_records)})
-    if (value < 0)
-      throw config_error(fmt::format("bad {}", key), key, "0 (all) or more", std::to_string(value),
-                         "leave it out to read everything");
-  if (grammar && options.grammar_chars < 1)
-    throw config_error("bad data.grammar_chars", "data.grammar_chars", "1 or more",
-                       std::to_string(options.grammar_chars), "3000000 is plenty");
-  const bool own =
-      options.validation.empty() || options.validation == std::vector<std::string>{kBuiltinGrammar};
-  if (grammar && !own)
-    throw config_error("the grammar writes its own validation text", "data.validation", "no paths",
-                       options.validation[0], "leave data.validation out");
-  if (grammar && (!options.test.empty() || !options.train_target.empty() ||
-                  (options.format != "auto" && options.format != "text")))
-    throw config_error("the grammar is one long text", "data.train", "files for anything else",
-                       kBuiltinGrammar, "leave the other keys of data out");
-}
-
-// Files, their partners, and what they are called, for one split.
-void add_files(Request& request, SplitName split, const std::vector<std::string>& paths,
-               const std::vector<std::string>& targets) {
-  const std::string key = fmt::format("data.{}", split_name(split));
-  if (split != SplitName::train && paths.empty() && targets.empty()) return;
-  SplitFiles source{.split = split};
-  source.files = find_files(paths, key, request.records.format);
-  if (!targets.empty()) {
-    source.targets = find_files(targets, key + "_target", request.records.format);
-    if (source.targets.size() != source.files.size())
-      throw config_error("files that belong together differ in number", key + "_target",
-                         fmt::format("{} files, as {}", source.files.size(), key),
-                         fmt::format("{}", source.targets.size()),
-                         "name the second file of each pair, in the same order");
-  }
-  for (const auto* files : {&source.files, &source.targets})
-    for (const fs::path& file : *files) {
-      request.stamps.push_back(stamp_of(file));
-      request.file_bytes += request.stamps.back().bytes;
-    }
-  request.sources.push_back(std::move(source));
-}
-
-Request make_request(const DataOptions& options) {
-  Request request;
-  request.grammar = options.train == std::vector<std::string>{kBuiltinGrammar};
-  check_options(options, request.grammar);
-  const bool pairs = !options.train_target.empty();
-  RecordOptions& records = request.records;
-  records.format = pairs && options.format == "auto" ? DataFormat::lines
-                                                     : format_of(options.format, options.train);
-  if (pairs && records.format != DataFormat::lines)
-    throw config_error("pairs of files are read line by line", "data.train_target",
-                       "data.format=lines or auto", options.format,
-                       "formats with names have pairs in data.fields: [source, target]");
-  const bool named = records.format == DataFormat::json_lines ||
-                     records.format == DataFormat::csv || records.format == DataFormat::tsv;
-  records.fields = options.fields;
-  if (named && records.fields.empty()) records.fields = {"text"};
-  if (!named && !records.fields.empty())
-    throw config_error("this format has no named fields", "data.fields",
-                       "data.format=jsonl, csv or tsv", std::string(format_name(records.format)),
-                       "leave data.fields out");
-  if (records.fields.size() > 2)
-    throw config_error("too many fields", "data.fields", "one, or two for source and target",
-                       fmt::format("{}", fmt::join(records.fields, ", ")), "data.fields=text");
-  const bool paths = records.format == DataFormat::trajectories,
-             separate = has_records(records.format) || paths;
-  if (separate && options.validation.empty())
-    records.validation_fraction = options.validation_fraction;
-  if (separate && options.test.empty()) records.test_fraction = options.test_fraction;
-  if (!separate && options.test_fraction > 0)
-    throw config_error("a long text has no test fraction", "data.test_fraction", "records, or 0",
-                       fmt::format("{}", options.test_fraction), "name a file in data.test");
-  records.seed = options.seed;
-  records.max_chars = options.max_chars;
-  records.max_records = options.max_records;
-  records.count_bytes = options.tokenizer.kind == "byte" || records.format == DataFormat::tokens;
-  if (records.format == DataFormat::tokens) {
-    if (!options.tokenizer.is_file() && options.tokenizer.kind != "ids")
-      throw config_error("files of tokens are not tokenized", "data.tokenizer",
-                         "`ids`, or the tokenizer.json or .model that they were made with",
-                         options.tokenizer.kind, "data.tokenizer=ids and data.vocab_size");
-    const int64_t size = options.tokenizer.is_file()
-                             ? read_tokenizer(options.tokenizer.kind)->vocab_size()
-                             : options.tokenizer.vocab_size;
-    records.token_width = size <= 65536 ? 2 : 4;
-  } else if (options.tokenizer.kind == "ids") {
-    throw config_error("text is no ids", "data.tokenizer",
-                       "another tokenizer, or data.format=tokens", "ids", "data.tokenizer=char");
-  }
-  records.skip_bad = options.skip_bad_records;
-  if (request.grammar) {
-    const auto validation = static_cast<int64_t>(options.validation_fraction *
-                                                 static_cast<double>(options.grammar_chars));
-    request.sources = {{.split = SplitName::train, .text_name = kBuiltinGrammar}};
-    if (validation > 0)
-      request.sources.push_back({.split = SplitName::validation, .text_name = kBuiltinGrammar});
-    request.choices["grammar"] = {options.seed, options.grammar_chars, validation};
-  } else {
-    add_files(request, SplitName::train, options.train, options.train_target);
-    add_files(request, SplitName::validation, options.validation, options.validation_target);
-    add_files(request, SplitName::test, options.test, options.test_target);
-  }
-  if (options.tokenizer.is_file() && !paths)
-    request.stamps.push_back(stamp_of(options.tokenizer.kind));
-  Json counts = Json::array();
-  for (const SplitFiles& s : request.sources)
-    counts.push_back({split_name(s.split), s.files.size(), s.targets.size()});
-  request.choices["version"] = kVersion;
-  request.choices["files"] = counts;
-  request.choices["format"] = format_name(records.format);
-  request.choices["fields"] = records.fields;
-  request.choices["limits"] = {records.max_chars, records.max_records};
-  request.choices["skip_bad"] = records.skip_bad;
-  if (records.validation_fraction + records.test_fraction > 0)
-    request.choices["split"] = {records.seed, records.validation_fraction, records.test_fraction};
-  if (paths) return request;  // nothing is tokenized
-  const TokenizerOptions& t = options.tokenizer;
-  request.choices["tokenizer"] = t.is_file() ? fs::path(t.kind).extension().string() : t.kind;
-  if (t.kind == "word")
-    request.choices["words"] = {t.vocab_size, t.min_frequency, t.lower_case};
-  else if (t.kind == "bpe" || t.kind == "unigram" || t.kind == "ids")
-    request.choices["vocab_size"] = t.vocab_size;
-  return request;
-}
-
-// --- the key, by content or by what is remembered of it
-
-fs::path data_folder() { return cache_folder() / "data"; }
-
-Json stamps_json(const std::vector<FileStamp>& stamps) {
-  Json list = Json::array();
-  for (const FileStamp& s : stamps)  // a path may be no text that JSON could hold
-    list.push_back({digest_of(s.path).xxh3, s.bytes, s.modified_ns, s.changed_ns, s.inode});
-  return list;
-}
-
-// Which key this request had the last time, if none of its files has another stamp since. A file
-// that was written at about the time it was looked at may have been written again within the
-// clock's resolution, so such a stamp is not taken on trust (as git has it with its index).
-std::optional<std::string> remembered_key(const Request& request, const fs::path& memo) {
-  try {
-    const CheckedJson seen(read_header_file(memo), memo);
-    if (seen.value("choices") != request.choices ||
-        seen.value("stamps") != stamps_json(request.stamps))
-      return std::nullopt;
-    const int64_t noted = seen.integer("noted_ns", 0, INT64_MAX);
-    constexpr int64_t kResolution = 2'000'000'000;
-    for (const FileStamp& s : request.stamps)
-      if (std::max(s.modified_ns, s.changed_ns) > noted - kResolution) return std::nullopt;
-    return seen.digest("key");  // it becomes the name of a folder, which may be removed
-  } catch (const Error&) {
-    return std::nullopt;  // the first time
-  }
-}
-
-std::string key_of_content(const Request& request, DataObserver& observer) {
-  Json all{{"choices", request.choices}};
-  int64_t done = 0;
-  for (const FileStamp& s : request.stamps) {
-    observer.progress("looking at the files", done, request.file_bytes);
-    all["content"].push_back(digest_of_file(s.path).xxh3);
-    done += s.bytes;
-  }
-  return digest_of(all.dump()).xxh3;
-}
-
-int64_t clock_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-void check_unchanged(const Request& request) {
-  for (const FileStamp& before : request.stamps)
-    if (stamp_of(before.path) != before)
-      throw Error({.what = "a file changed while it was read",
-                   .where = before.path,
-                   .expected = "files that stay as they are",
-                   .got = "another size or time",
-                   .remedy = "start again when it is written"});
-}
 
 // --- opening and making
 
 // Makes the tokens of a request in the cache, and again when they were damaged there.
 class Maker {
  public:
-  Maker(std::string key, Request request, DataOptions options, DataObserver& observer)
+  Maker(std::string key, DataRequest request, DataOptions options, DataObserver& observer)
       : key_(std::move(key)),
         request_(std::move(request)),
         options_(std::move(options)),
         observer_(observer) {}
   const std::string& key() const { return key_; }
-  fs::path folder() const { return data_folder() / key_; }
+  fs::path folder() const { return data_cache_folder() / key_; }
   DataObserver& observer() const { return observer_; }
   Prepared make() const;
   // Whether a header speaks of what was asked for.
@@ -287,72 +46,49 @@ class Maker {
     return request_.records.fields.size() == 2 || !options_.train_target.empty() ? 2 : 1;
   }
   Prepared write_trajectories(const fs::path& staging) const;
-  void put_in_place(const fs::path& staging) const;
   std::string key_;
-  Request request_;
+  DataRequest request_;
   DataOptions options_;
   DataObserver& observer_;
 };
 
-// The tokens of one split. A block that is not what was written is noticed when it is first read,
-// which may be in the middle of a run: the store is then made again, of the same files.
+// The tokens of one split.
 class KeptTokens : public TokenArray {
  public:
   // `stored_size`: the ids are below it.
   KeptTokens(std::shared_ptr<const Maker> maker, SplitName split, int64_t stored_size)
-      : maker_(std::move(maker)),
-        folder_(maker_->folder() / split_name(split)),
-        stored_size_(stored_size),
-        store_(open()) {}
-  int64_t tokens() const override { return current()->tokens(); }
-  int64_t records() const override { return current()->records(); }
+      : store_(open(*maker, split, stored_size),
+               [=](const Error& error, const TokenStore& damaged) {
+                 const CacheLock making(maker->folder(), maker->observer());
+                 maker->observer().note(again_text(error));
+                 maker->make();
+                 auto made = open(*maker, split, stored_size);
+                 // Places were counted in what turned out to be damaged.
+                 if (made->info() != damaged.info())
+                   throw damaged_cache(maker->folder(), "as many tokens as were made again",
+                                       "another number");
+                 return made;
+               }) {}
+  int64_t tokens() const override { return store_.current()->tokens(); }
+  int64_t records() const override { return store_.current()->records(); }
   void read(int64_t begin, std::span<int32_t> out) const override {
-    attempt([&](const TokenStore& store) { store.read(begin, out); });
+    store_.read([&](const TokenStore& store) { store.read(begin, out); });
   }
   void record_begins(int64_t first, std::span<int64_t> out) const override {
-    attempt([&](const TokenStore& store) { store.record_begins(first, out); });
+    store_.read([&](const TokenStore& store) { store.record_begins(first, out); });
   }
 
  private:
-  using Store = std::shared_ptr<const TokenStore>;
-  Store open() const {
-    auto store = std::make_shared<TokenStore>(folder_, maker_->key());
-    if (store->info().vocab_size != stored_size_)
-      throw damaged_cache(folder_, fmt::format("{} ids", with_commas(stored_size_)),
+  static std::shared_ptr<const TokenStore> open(const Maker& maker, SplitName split,
+                                                int64_t stored_size) {
+    const fs::path folder = maker.folder() / split_name(split);
+    auto store = std::make_shared<TokenStore>(folder, maker.key());
+    if (store->info().vocab_size != stored_size)
+      throw damaged_cache(folder, fmt::format("{} ids", with_commas(stored_size)),
                           fmt::format("{}", with_commas(store->info().vocab_size)));
     return store;
   }
-  Store current() const {
-    const std::lock_guard lock(mutex_);
-    return store_;
-  }
-  template <typename Read>
-  void attempt(Read read) const {
-    const Store store = current();
-    try {
-      return read(*store);
-    } catch (const Error& error) {
-      if (!is_damaged_cache(error)) throw;
-      const std::lock_guard lock(mutex_);
-      if (store_ == store) {  // another thread may have mended it
-        const CacheLock making(maker_->folder(), maker_->observer());
-        maker_->observer().note(
-            fmt::format("{} in {}; it is made again", error.fields().what, error.fields().where));
-        maker_->make();
-        Store made = open();
-        // Places were counted in what turned out to be damaged.
-        if (made->info() != store->info())
-          throw damaged_cache(folder_, "as many tokens as were made again", "another number");
-        store_ = std::move(made);
-      }
-    }
-    read(*current());
-  }
-  std::shared_ptr<const Maker> maker_;
-  fs::path folder_;
-  int64_t stored_size_;
-  mutable std::mutex mutex_;
-  mutable Store store_;
+  Kept<TokenStore> store_;
 };
 
 // Rare words as models without a copy mechanism read them.
@@ -431,10 +167,9 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   data.start_id = header.start_id;
   data.end_id = header.end_id;
   data.tokenizer_name = header.tokenizer_name;
-  Split* const splits[] = {&data.train, &data.validation, &data.test};
   for (size_t i = 0; i < kSplits; ++i) {
     if (!header.splits[i]) continue;
-    Split& split = *splits[i];
+    Split& split = data.split(static_cast<SplitName>(i));
     split.open = std::make_shared<KeptTokens>(maker, static_cast<SplitName>(i), header.stored_size);
     check_count(i, split.open->records(), header.fields);
     split.tokens = split.open;
@@ -445,13 +180,6 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   }
   data.shared_tokenizer = open_tokenizer(folder / header.tokenizer_file, header);
   return data;
-}
-
-void Maker::put_in_place(const fs::path& staging) const {
-  sync_folder(staging);
-  if (fs::exists(folder())) remove_folder(folder());
-  rename_path(staging, folder());
-  sync_folder(folder().parent_path());
 }
 
 Prepared Maker::write_trajectories(const fs::path& staging) const {
@@ -513,16 +241,15 @@ Prepared Maker::make() const {
   try {
     if (request_.records.format == DataFormat::trajectories) {
       Prepared prepared = write_trajectories(staging);
-      put_in_place(staging);
+      put_folder_in_place(staging, folder);
       return prepared;
     }
     std::vector<SplitFiles> sources = request_.sources;
     if (request_.grammar)
       for (SplitFiles& s : sources)
-        s.text = grammar_stories(
-            options_.seed,
-            request_.choices["grammar"][s.split == SplitName::train ? 1 : 2].get<int64_t>(),
-            s.split == SplitName::train ? 0 : 1);
+        s.text =
+            grammar_stories(options_.seed, request_.grammar_chars[static_cast<size_t>(s.split)],
+                            static_cast<uint64_t>(s.split));
     const int threads = options_.threads > 0
                             ? options_.threads
                             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -551,9 +278,9 @@ Prepared Maker::make() const {
                          .tokenizer_file = file.name,
                          .tokenizer_xxh3 = write_new_file(staging / file.name, file.bytes).xxh3,
                          .tokenizer_name = tokenizer->name()};
-    for (size_t i = 0; i < kSplits; ++i) header.splits[i] = prepared.splits[i].records > 0;
+    for (size_t i = 0; i < kSplits; ++i) header.splits[i] = prepared.counts.records[i] > 0;
     write_new_file(staging / kMeta, dataset_header_text(header));
-    put_in_place(staging);
+    put_folder_in_place(staging, folder);
     return prepared;
   } catch (...) {
     std::error_code ignored;
@@ -571,16 +298,16 @@ Dataset open_or_make(const std::shared_ptr<Maker>& maker) {
     try {
       return open_folder(maker);
     } catch (const Error& error) {
-      fault = fmt::format("{} in {}", error.fields().what, error.fields().where);
+      fault = again_text(error);
       return std::nullopt;
     }
   };
   if (auto data = open()) return std::move(*data);
-  create_folders(data_folder());
+  create_folders(data_cache_folder());
   const CacheLock lock(folder, observer);
   fault.clear();
   if (auto data = open()) return std::move(*data);
-  if (!fault.empty()) observer.note(fault + "; it is made again");
+  if (!fault.empty()) observer.note(fault);
   Prepared prepared = maker->make();
   Dataset data = open_folder(maker);
   data.prepared = std::move(prepared);
@@ -588,6 +315,10 @@ Dataset open_or_make(const std::shared_ptr<Maker>& maker) {
 }
 
 }  // namespace
+
+std::string again_text(const Error& error) {
+  return fmt::format("{} in {}; it is made again", error.fields().what, error.fields().where);
+}
 
 CacheLock::CacheLock(const fs::path& what, DataObserver& observer) {
   std::string owner;
@@ -599,21 +330,9 @@ CacheLock::CacheLock(const fs::path& what, DataObserver& observer) {
 }
 
 Dataset open_dataset(const DataOptions& options, DataObserver& observer) {
-  const Request request = make_request(options);
-  const fs::path memo =
-      data_folder() / "seen" /
-      (digest_of(Json{request.choices, stamps_json(request.stamps)}.dump()).xxh3 + ".json");
-  const std::optional<std::string> remembered = remembered_key(request, memo);
-  const int64_t noted = clock_ns();
-  const std::string key = remembered ? *remembered : key_of_content(request, observer);
-  Dataset data = open_or_make(std::make_shared<Maker>(key, request, options, observer));
-  if (!remembered) {
-    create_folders(memo.parent_path());
-    write_file(memo, checked_json_text({{"choices", request.choices},
-                                        {"stamps", stamps_json(request.stamps)},
-                                        {"noted_ns", noted},
-                                        {"key", key}}));
-  }
+  const DataRequest request = make_data_request(options);
+  Dataset data =
+      open_or_make(std::make_shared<Maker>(key_of(request, observer), request, options, observer));
   data.source = request.grammar ? kBuiltinGrammar
                 : request.sources[0].files.size() == 1 && request.sources[0].targets.empty()
                     ? request.sources[0].files[0].string()

@@ -51,6 +51,9 @@ class DataObserver {
   virtual void note(const std::string& /*text*/) {}
 };
 
+// What is noted of damage that is about to be mended.
+std::string again_text(const Error& error);
+
 // Held by the process that makes something in the cache; others wait, and then find it made.
 class CacheLock {
  public:
@@ -67,6 +70,10 @@ struct Dataset {
   int64_t vocab_size = 0;
   int32_t start_id = -1, end_id = -1;
   Split train, validation, test;
+  Split& split(SplitName name) {
+    return name == SplitName::train ? train : name == SplitName::validation ? validation : test;
+  }
+  const Split& split(SplitName name) const { return const_cast<Dataset*>(this)->split(name); }
   // Instead of tokens: paths of points; null where a split has none.
   std::array<std::shared_ptr<const ValueStore>, kSplits> trajectories;
   bool has_trajectories() const { return trajectories[0] != nullptr; }

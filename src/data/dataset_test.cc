@@ -41,7 +41,7 @@ TEST_F(DatasetTest, PackedFiles) {
   EXPECT_EQ(read({path("in")}), "ay gee ");
   EXPECT_EQ(read({path("in/c.gz")}), "gee ");
   file("in/b.txt.gz", bytes.substr(0, bytes.size() - 3));
-  EXPECT_TRUE(has(error_of([&] { read({path("in")}); }).where, "b.txt.gz"));
+  EXPECT_TRUE(has(refusal_of([&] { read({path("in")}); }).where, "b.txt.gz"));
 }
 
 TEST_F(DatasetTest, FileFolderPatternAndList) {
@@ -71,13 +71,13 @@ TEST_F(DatasetTest, FaultsNameThePath) {
                              path("hollow"),      path("bare/*"),  path("bar?"),
                              "/dev/null",         "builtin:poems", "builtin:grammar "};
   for (const std::string& name : bad) {
-    const ErrorFields e = error_of([&] { open({.train = {name}}); });
+    const ErrorFields e = refusal_of([&] { open({.train = {name}}); });
     EXPECT_EQ(e.code, ErrorCode::config);
     EXPECT_TRUE(has(e.what, name)) << e.what;
     EXPECT_EQ(e.where, "data.train");
   }
-  EXPECT_EQ(error_of([&] { open({.train = {}}); }).code, ErrorCode::config);
-  EXPECT_EQ(error_of([&] { open({.train = {""}}); }).code, ErrorCode::config);
+  EXPECT_EQ(refusal_of([&] { open({.train = {}}); }).code, ErrorCode::config);
+  EXPECT_EQ(refusal_of([&] { open({.train = {""}}); }).code, ErrorCode::config);
   EXPECT_FALSE(fs::exists(folder_ / "cache")) << "a refusal leaves nothing behind";
 }
 
@@ -98,7 +98,7 @@ TEST_F(DatasetTest, ValidationOfItsOwn) {
   EXPECT_EQ(ids_of(data.train), (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
   EXPECT_EQ(ids_of(data.validation), (std::vector<int32_t>{2, 1, 0}));
   options.validation.push_back(file("c.txt", "ab\nc"));
-  const ErrorFields e = error_of([&] { open(options); });
+  const ErrorFields e = refusal_of([&] { open(options); });
   EXPECT_TRUE(has(e.where, "c.txt:1:3")) << e.where;
 }
 
@@ -123,7 +123,7 @@ TEST_F(DatasetTest, MaxCharsCountsCharacters) {
 TEST_F(DatasetTest, NotUtf8NamesThePlace) {
   DataOptions options{.train = {file("a.txt", "fine\n"), file("b.txt", "x\ny\xFF")},
                       .validation_fraction = 0};
-  const ErrorFields e = error_of([&] { open(options); });
+  const ErrorFields e = refusal_of([&] { open(options); });
   EXPECT_EQ(e.where, path("b.txt") + ":2:2 (byte 3)");
   options.tokenizer.kind = "byte";
   EXPECT_EQ(open(options).train.size(), 9);
@@ -136,7 +136,7 @@ TEST_F(DatasetTest, LongTextsAreCutWithoutATrace) {
   const Dataset data = open({.train = {file("a.txt", text)}, .validation_fraction = 0});
   EXPECT_TRUE(text_of(data, data.train) == text);
   text[2'500'000] = '\xFF';
-  const ErrorFields e = error_of([&] { open({.train = {file("b.txt", text)}}); });
+  const ErrorFields e = refusal_of([&] { open({.train = {file("b.txt", text)}}); });
   EXPECT_TRUE(has(e.where, "(byte ")) << e.where;
   const auto line = 1 + std::count(text.begin(), text.begin() + 2'500'000, '\n');
   EXPECT_TRUE(has(e.where, fmt::format("b.txt:{}:", line))) << e.where << " is not line " << line;
@@ -146,9 +146,9 @@ TEST_F(DatasetTest, BadOptions) {
   const std::string text = file("a.txt", "0123456789");
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double fraction : {-0.1, 1.0, nan, HUGE_VAL})
-    EXPECT_EQ(error_of([&] { open({.train = {text}, .validation_fraction = fraction}); }).where,
+    EXPECT_EQ(refusal_of([&] { open({.train = {text}, .validation_fraction = fraction}); }).where,
               "data.validation_fraction");
-  auto where = [&](DataOptions options) { return error_of([&] { open(options); }).where; };
+  auto where = [&](DataOptions options) { return refusal_of([&] { open(options); }).where; };
   EXPECT_EQ(where({.train = {text}, .tokenizer = {.kind = "ngram"}}), "data.tokenizer");
   EXPECT_EQ(where({.train = {text}, .tokenizer = {.kind = "nowhere.json"}}), "data.tokenizer");
   EXPECT_EQ(where({.train = {text}, .max_chars = -1}), "data.max_chars");
@@ -160,9 +160,10 @@ TEST_F(DatasetTest, BadOptions) {
   EXPECT_EQ(where({.train = {text}, .fields = {"text"}}), "data.fields");
   EXPECT_EQ(where({.train = {text}, .test_fraction = 0.1}), "data.test_fraction");
   EXPECT_EQ(where({.train = {text}, .train_target = {text, text}}), "data.train_target");
-  EXPECT_EQ(
-      error_of([&] { open({.train = {kBuiltinGrammar}, .tokenizer = {.kind = "chars"}}); }).remedy,
-      "did you mean `char`?");
+  EXPECT_EQ(refusal_of([&] {
+              open({.train = {kBuiltinGrammar}, .tokenizer = {.kind = "chars"}});
+            }).remedy,
+            "did you mean `char`?");
 }
 
 TEST_F(DatasetTest, Grammar) {
@@ -225,7 +226,7 @@ TEST_F(DatasetTest, FieldsByName) {
   const Dataset text =
       open({.train = {file("b.jsonl", "{\"text\": \"x\"}")}, .validation_fraction = 0});
   EXPECT_EQ(records_of(text, text.train), Texts{"x"});
-  const ErrorFields e = error_of([&] { open({.train = {path("a.csv")}, .fields = {"anwser"}}); });
+  const ErrorFields e = refusal_of([&] { open({.train = {path("a.csv")}, .fields = {"anwser"}}); });
   EXPECT_EQ(e.where, path("a.csv") + ":1");
   EXPECT_EQ(e.remedy, "did you mean `answer`?");
 }
@@ -238,7 +239,7 @@ TEST_F(DatasetTest, PairsOfFiles) {
   EXPECT_EQ(data.fields, 2);
   EXPECT_EQ(records_of(data, data.train), (Texts{"one", "eins", "two", "zwei"}));
   file("a.de", "eins\nzwei\ndrei\n");
-  const ErrorFields e = error_of([&] { open(options); });
+  const ErrorFields e = refusal_of([&] { open(options); });
   EXPECT_EQ(e.where, path("a.en"));
   EXPECT_EQ(e.got, "2 lines");
 }
@@ -246,7 +247,7 @@ TEST_F(DatasetTest, PairsOfFiles) {
 TEST_F(DatasetTest, BadRecordsEndTheRunOrArePassedOver) {
   DataOptions options{.train = {file("a.csv", "text,x\none,1\ntwo\nthree,3\n\"fo\"ur,4\nfive,5\n")},
                       .validation_fraction = 0};
-  ErrorFields e = error_of([&] { open(options); });
+  ErrorFields e = refusal_of([&] { open(options); });
   EXPECT_EQ(e.where, path("a.csv") + ":3 (byte 13)");
   EXPECT_EQ(e.code, ErrorCode::config);
   options.skip_bad_records = true;
@@ -257,7 +258,7 @@ TEST_F(DatasetTest, BadRecordsEndTheRunOrArePassedOver) {
   // A file that cannot be read on is no bad record.
   const unsigned char packed[] = {0x1F, 0x8B, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0x4B};
   options.train = {file("b.csv.gz", {reinterpret_cast<const char*>(packed), sizeof packed})};
-  e = error_of([&] { open(options); });
+  e = refusal_of([&] { open(options); });
   EXPECT_TRUE(has(e.where, "b.csv.gz")) << e.where;
 }
 
@@ -317,9 +318,9 @@ TEST_F(DatasetTest, TokensThatOthersMade) {
   EXPECT_EQ(ids_of(data.validation), (std::vector<int32_t>{11, 12}));
   EXPECT_EQ(text_of(data, data.validation), "11 12");
   options.tokenizer.vocab_size = 12;
-  EXPECT_TRUE(has(error_of([&] { open(options); }).where, "a.bin")) << "12 is no id";
+  EXPECT_TRUE(has(refusal_of([&] { open(options); }).where, "a.bin")) << "12 is no id";
   options.tokenizer.kind = "char";
-  EXPECT_EQ(error_of([&] { open(options); }).where, "data.tokenizer");
+  EXPECT_EQ(refusal_of([&] { open(options); }).where, "data.tokenizer");
 }
 
 TEST_F(DatasetTest, RareWordsAreStoredAndReadAsUnknown) {
@@ -442,7 +443,7 @@ TEST_F(DatasetTest, AFileThatShrinksWhileItIsReadIsAnError) {
   } shrinker;
   shrinker.file = file("a.txt", std::string(30'000'000, 'x'));
   const DataOptions options{.train = {shrinker.file}, .tokenizer = {.kind = "byte"}};
-  const ErrorFields e = error_of([&] { open_dataset(options, shrinker); });
+  const ErrorFields e = refusal_of([&] { open_dataset(options, shrinker); });
   EXPECT_TRUE(has(e.what, "changed while it was read")) << e.what;
   EXPECT_EQ(e.where, shrinker.file);
   // Nothing is left that another start would take for the data.

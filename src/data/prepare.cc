@@ -215,11 +215,8 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
         }
         progress("tokenizing", file_bytes, bytes_all);
       });
-  for (size_t i = 0; i < kSplits; ++i) {
-    if (!writers[i]) continue;
-    prepared.splits[i] = {writers[i]->info().tokens, writers[i]->info().records};
-    writers[i]->commit();
-  }
+  for (const auto& writer : writers)
+    if (writer) writer->commit();
   prepared.counts = reader.counts();
   prepared.seconds = seconds_since(begin);
   return prepared;

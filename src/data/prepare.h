@@ -28,13 +28,8 @@ const std::vector<std::string>& tokenizer_kinds();  // that are no files
 using ProgressFunction =
     std::function<void(const char* stage, int64_t bytes_done, int64_t bytes_all)>;
 
-struct PreparedSplit {
-  int64_t tokens = 0, records = 0;
-};
-
 struct Prepared {
   RecordCounts counts;
-  std::array<PreparedSplit, kSplits> splits;
   OrderedWorkTimes times;  // of tokenizing
   double seconds = 0;
 };

@@ -144,7 +144,7 @@ class ParallelFile : public RecordFile {
 class SeparatedFile : public RecordFile {
  public:
   SeparatedFile(const fs::path& path, char separator, const std::vector<std::string>& names)
-      : pieces_(path), separator_(separator), names_(names), records_("", separator, {}) {
+      : pieces_(path), separator_(separator), records_("", separator, {}) {
     std::vector<std::string> header;
     const Got got = next_row(header);
     if (got == Got::bad) throw Error(*fault_);
@@ -208,7 +208,6 @@ class SeparatedFile : public RecordFile {
   }
   WholeRecords pieces_;
   char separator_;
-  std::vector<std::string> names_;
   CsvRecords records_;
   size_t columns_ = 0;
   std::vector<size_t> wanted_;

@@ -139,7 +139,6 @@ bool RecordReader::next_piece(RecordBlock& block) {
   counts_.chars[static_cast<size_t>(block.split)] += characters(block.text);
   block.fields.push_back({used, place_.line, place_.column, place_.byte});
   block.file = place_.file;
-  block.training = in_training();
   block.token_width = token_width_;
   block.closes = closes;
   if (closes) {
@@ -226,7 +225,6 @@ void RecordReader::close_records() {
 void RecordReader::give(RecordBlock& open) {
   const SplitName split = open.split;
   open.file = sources_[source_].files[file_ - 1].string();
-  open.training = in_training();
   ready_.push_back(std::move(open));
   open = RecordBlock();
   open.split = split;

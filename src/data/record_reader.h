@@ -26,7 +26,6 @@ struct RecordBlock {
     int64_t line = 1, column = 1, byte = 0;  // of its record
   };
   SplitName split = SplitName::train;
-  bool training = true;       // from the files of data.train, whatever split was drawn
   int token_width = 0;        // of a file of tokens: `text` is ids of so many bytes
   std::string file;           // that all of it is from
   std::string text;           // of all fields, end to end

@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "core/error.h"
+#include "core/error_testing.h"
 #include "core/file.h"
 #include "core/rng.h"
 #include "core/text.h"
@@ -21,17 +21,6 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids;
   tokenizer.encode(text, {"a.txt"}, ids);
   return ids;
-}
-
-template <typename Run>
-ErrorFields error_of(Run run) {
-  try {
-    run();
-  } catch (const Error& e) {
-    return e.fields();
-  }
-  ADD_FAILURE() << "no Error";
-  return {};
 }
 
 // A text of words made of syllables: enough to learn from, the same every time.

@@ -269,7 +269,6 @@ void make_index(const fs::path& folder, const std::string& key, const Dataset& d
 
   // Sorted by length, some lengths at a time: as many as fit into a block of memory.
   CheckedFileWriter file(staging / kEntries);
-  std::vector<SequenceBytes> entries;
   for (size_t low = 1, high = 1; low < lengths.count.size(); low = high) {
     std::vector<int64_t> next;  // place of the next sequence of each length
     int64_t total = 0;
@@ -279,7 +278,7 @@ void make_index(const fs::path& folder, const std::string& key, const Dataset& d
       next.push_back(total);
       total += lengths.count[high];
     }
-    entries.resize(static_cast<size_t>(total));
+    std::vector<SequenceBytes> entries(static_cast<size_t>(total));
     cutter.run(
         [&](const Sequence& s) {
           const auto places = static_cast<size_t>(cutter.places(s));
@@ -293,10 +292,7 @@ void make_index(const fs::path& folder, const std::string& key, const Dataset& d
   }
   file.close();
   write_new_file(staging / kMeta, sequence_index_header_text(info));
-  sync_folder(staging);
-  if (fs::exists(folder)) remove_folder(folder);
-  rename_path(staging, folder);
-  sync_folder(folder.parent_path());
+  put_folder_in_place(staging, folder);
 }
 
 }  // namespace
@@ -385,7 +381,6 @@ SequenceIndex::SequenceIndex(const fs::path& folder, const std::string& key,
     lengths_.count[static_cast<size_t>(length)] = count;
   std::partial_sum(lengths_.count.begin(), lengths_.count.end(), std::back_inserter(ends_));
   entries_ = std::make_unique<CheckedFile>(folder / kEntries, info_.size * kEntryBytes);
-  entries_->check_all();  // here, where it can be made again
 }
 
 Sequence SequenceIndex::at(int64_t rank) const {
@@ -396,12 +391,10 @@ Sequence SequenceIndex::at(int64_t rank) const {
   return decode_sequence(bytes, length, bounds_, entries_->path());
 }
 
-std::unique_ptr<SequenceIndex> open_sequence_index(const Dataset& data, SplitName split,
+std::unique_ptr<KeptSequences> open_sequence_index(const Dataset& data, SplitName split,
                                                    const SequenceOptions& options,
                                                    DataObserver& observer) {
-  const Split& of = split == SplitName::train        ? data.train
-                    : split == SplitName::validation ? data.validation
-                                                     : data.test;
+  const Split& of = data.split(split);
   MR_CHECK(data.records && of.tokens && !data.folder.empty(), "no records to index");
   const std::string key = digest_of(Json{kVersion, data.key, split_name(split), options.max_length,
                                          options.chunking, options.overlap}
@@ -409,21 +402,37 @@ std::unique_ptr<SequenceIndex> open_sequence_index(const Dataset& data, SplitNam
                               .xxh3;
   const fs::path folder = data.folder / fmt::format("{}-{}", split_name(split), key);
   const SequenceBounds bounds{of.tokens->tokens(), options.max_length, data.start_id >= 0};
-  auto open = [&]() -> std::unique_ptr<SequenceIndex> {
+  using Pointer = KeptSequences::Pointer;
+  auto open = [=]() -> Pointer { return std::make_shared<SequenceIndex>(folder, key, bounds); };
+  auto make = [=, &observer]() -> Pointer {
+    make_index(folder, key, data, *data.split(split).tokens, options, observer);
+    return open();
+  };
+  auto find = [&]() -> Pointer {
     if (!fs::exists(folder)) return nullptr;
     try {
-      return std::make_unique<SequenceIndex>(folder, key, bounds);
+      return open();
     } catch (const Error& error) {
-      observer.note(
-          fmt::format("{} in {}; it is made again", error.fields().what, error.fields().where));
+      observer.note(again_text(error));
       return nullptr;
     }
   };
-  if (auto index = open()) return index;
-  const CacheLock lock(folder, observer);
-  if (auto index = open()) return index;
-  make_index(folder, key, data, *of.tokens, options, observer);
-  return std::make_unique<SequenceIndex>(folder, key, bounds);
+  Pointer index = find();
+  if (!index) {
+    const CacheLock lock(folder, observer);
+    index = find();
+    if (!index) index = make();
+  }
+  auto make_again = [=, &observer](const Error& error, const SequenceIndex& damaged) {
+    const CacheLock lock(folder, observer);
+    observer.note(again_text(error));
+    Pointer made = make();
+    // Ranks were counted in what turned out to be damaged.
+    if (made->lengths().count != damaged.lengths().count)
+      throw damaged_cache(folder, "as many sequences as were made again", "another number");
+    return made;
+  };
+  return std::make_unique<KeptSequences>(index, make_again);
 }
 
 }  // namespace millrace

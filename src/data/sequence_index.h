@@ -14,6 +14,7 @@
 #include "data/bucketing.h"
 #include "data/checked_file.h"
 #include "data/dataset.h"
+#include "data/kept.h"
 
 namespace millrace {
 
@@ -93,8 +94,11 @@ class SequenceIndex {
   std::unique_ptr<CheckedFile> entries_;
 };
 
+using KeptSequences = Kept<SequenceIndex>;
+
 // Finds the index beside the tokens of a split, or makes it: two passes over the records and more.
-std::unique_ptr<SequenceIndex> open_sequence_index(const Dataset& data, SplitName split,
+// The observer must outlive it, as it must the data set.
+std::unique_ptr<KeptSequences> open_sequence_index(const Dataset& data, SplitName split,
                                                    const SequenceOptions& options,
                                                    DataObserver& observer);
 

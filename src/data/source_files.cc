@@ -40,16 +40,6 @@ const FormatRow& row_of(DataFormat format) {
                        [&](const FormatRow& row) { return row.format == format; });
 }
 
-Error config_error(std::string what, std::string where, std::string expected, std::string got,
-                   std::string remedy) {
-  return Error({.code = ErrorCode::config,
-                .what = std::move(what),
-                .where = std::move(where),
-                .expected = std::move(expected),
-                .got = std::move(got),
-                .remedy = std::move(remedy)});
-}
-
 // ".csv" of a.csv, a.csv.gz and a.csv.zst.
 std::string ending_of(const fs::path& path) {
   const std::string last = path.extension().string();
@@ -95,6 +85,16 @@ std::vector<fs::path> files_matching(const std::string& pattern, const std::stri
 }
 
 }  // namespace
+
+Error config_error(std::string what, std::string where, std::string expected, std::string got,
+                   std::string remedy) {
+  return Error({.code = ErrorCode::config,
+                .what = std::move(what),
+                .where = std::move(where),
+                .expected = std::move(expected),
+                .got = std::move(got),
+                .remedy = std::move(remedy)});
+}
 
 std::string_view format_name(DataFormat format) { return row_of(format).name; }
 

@@ -6,9 +6,14 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "core/file.h"
 
 namespace millrace {
+
+// A refusal of what the user gave.
+Error config_error(std::string what, std::string where, std::string expected, std::string got,
+                   std::string remedy);
 
 enum class DataFormat { text, lines, json_lines, csv, tsv, tokens, trajectories };
 std::string_view format_name(DataFormat format);
@@ -27,7 +32,7 @@ std::vector<fs::path> find_files(const std::vector<std::string>& paths, const st
 DataFormat format_of(const std::string& wish, const std::vector<std::string>& paths);
 
 // What the system says of a file without reading it: another content has another stamp, unless it
-// was written within the resolution of the clock (remembers() in dataset.cc takes care).
+// was written within the resolution of the clock (remembered_key in data_request.cc takes care).
 struct FileStamp {
   std::string path;  // absolute
   int64_t bytes = 0, modified_ns = 0, changed_ns = 0;

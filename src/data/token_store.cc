@@ -60,11 +60,8 @@ void TokenStoreWriter::commit() {
   tokens_->close();
   records_->close();
   write_new_file(staging_ / kMeta, token_store_header_text(info_));
-  sync_folder(staging_);
-  if (fs::exists(folder_)) remove_folder(folder_);
-  rename_path(staging_, folder_);
+  put_folder_in_place(staging_, folder_);
   staging_.clear();
-  sync_folder(folder_.parent_path());
 }
 
 std::string token_store_header_text(const TokenStoreInfo& info) {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/error_testing.h"
 
 namespace millrace {
 namespace {
@@ -11,18 +11,6 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids;
   tokenizer.encode(text, {"a.txt"}, ids);
   return ids;
-}
-
-// The Error that `run` throws; a failure when it throws none.
-template <typename Run>
-ErrorFields error_of(Run run) {
-  try {
-    run();
-  } catch (const Error& e) {
-    return e.fields();
-  }
-  ADD_FAILURE() << "no Error";
-  return {};
 }
 
 TEST(ByteTokenizer, TakesEveryByte) {

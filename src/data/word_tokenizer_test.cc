@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/error.h"
+#include "core/error_testing.h"
 #include "core/rng.h"
 #include "core/text.h"
 
@@ -15,17 +15,6 @@ namespace {
 using namespace std::string_literals;
 using Ids = std::vector<int32_t>;
 using Words = std::vector<std::string>;
-
-template <typename Run>
-ErrorFields error_of(Run run) {
-  try {
-    run();
-  } catch (const Error& e) {
-    return e.fields();
-  }
-  ADD_FAILURE() << "no Error";
-  return {};
-}
 
 // Every word of `text`, in order.
 Words words_of(std::string_view text, bool lower_case = false) {

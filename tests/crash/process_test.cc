@@ -192,6 +192,41 @@ class CrashTest : public testing::Test {
       if (e->path().filename().string().starts_with(".")) return true;
     return false;
   }
+  struct Kills {
+    int kills = 0, in_save = 0, completed = 0;
+  };
+  // Kills the run at random moments, `goal` times, resumes it each time, and at last lets it end.
+  // With `aim` every second kill waits for a save.
+  Kills kill_and_resume(int goal, bool aim) {
+    Kills done;
+    auto completed = [&](Process& p) {
+      EXPECT_EQ(p.wait(), 0) << read_file(folder_ / "err");
+      ++done.completed;
+      if (!HasFailure()) expect_same_as_uninterrupted();
+    };
+    while (done.kills < goal && !HasFailure()) {
+      Process p(folder_, resume_words());
+      const double delay = uniform() * seconds_;
+      const bool aimed = aim && random_() % 2 == 0;
+      const int64_t start = now_ns();
+      while (seconds_since(start) < delay && p.running()) sleep_seconds(0.0005);
+      if (aimed)  // wait for the next save, then a moment more
+        while (p.running() && !saving_now()) std::this_thread::yield();
+      if (aimed && p.running()) sleep_seconds(uniform() * 0.004);
+      if (!p.running()) {
+        completed(p);
+        continue;
+      }
+      p.signal(SIGKILL);
+      p.wait();
+      ++done.kills;
+      done.in_save += saving_now();
+      expect_acknowledged_is_there();
+    }
+    Process last(folder_, resume_words());
+    completed(last);
+    return done;
+  }
   static void sleep_seconds(double seconds) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   }
@@ -222,69 +257,26 @@ class RecordsCrashTest : public CrashTest, public testing::WithParamInterface<co
 };
 
 TEST_P(RecordsCrashTest, KillMinusNineInMidEpoch) {
-  const int goal = full_counts() ? 500 : 50;
-  int kills = 0, completed = 0;
-  while (kills < goal && !HasFailure()) {
-    Process p(folder_, resume_words());
-    const double delay = uniform() * seconds_;
-    const int64_t start = now_ns();
-    while (seconds_since(start) < delay && p.running()) sleep_seconds(0.0005);
-    if (!p.running()) {
-      ASSERT_EQ(p.wait(), 0) << read_file(folder_ / "err");
-      ++completed;
-      expect_same_as_uninterrupted();
-      continue;
-    }
-    p.signal(SIGKILL);
-    p.wait();
-    ++kills;
-    expect_acknowledged_is_there();
-  }
-  Process last(folder_, resume_words());
-  ASSERT_EQ(last.wait(), 0) << read_file(folder_ / "err");
-  expect_same_as_uninterrupted();
+  const Kills done = kill_and_resume(full_counts() ? 500 : 50, /*aim=*/false);
   record(
       fmt::format("kill -9 in the middle of epochs of {}, 0, 1, 2 and 7 loader workers and threads "
                   "1, 2, 4 mixed: final weights, moments and metrics bit-equal",
                   GetParam()),
-      kills, fmt::format("{} kills; {} runs completed, all bit-equal", kills, completed + 1));
+      done.kills,
+      fmt::format("{} kills; {} runs completed, all bit-equal", done.kills, done.completed));
 }
 INSTANTIATE_TEST_SUITE_P(Batching, RecordsCrashTest, testing::Values("packing", "buckets"));
 
 TEST_F(CrashTest, KillMinusNine) {
   const int goal = full_counts() ? 1000 : 100;
-  int kills = 0, in_save = 0, completed = 0;
-  while (kills < goal && !HasFailure()) {
-    Process p(folder_, resume_words());
-    const double delay = uniform() * seconds_;
-    const bool aimed = random_() % 2 == 0;
-    const int64_t start = now_ns();
-    while (seconds_since(start) < delay && p.running()) sleep_seconds(0.0005);
-    if (aimed)  // wait for the next save, then a moment more
-      while (p.running() && !saving_now()) std::this_thread::yield();
-    if (aimed && p.running()) sleep_seconds(uniform() * 0.004);
-    if (!p.running()) {
-      ASSERT_EQ(p.wait(), 0) << read_file(folder_ / "err");
-      ++completed;
-      expect_same_as_uninterrupted();
-      continue;
-    }
-    p.signal(SIGKILL);
-    p.wait();
-    ++kills;
-    in_save += saving_now();
-    expect_acknowledged_is_there();
-  }
-  Process last(folder_, resume_words());
-  ASSERT_EQ(last.wait(), 0) << read_file(folder_ / "err");
-  expect_same_as_uninterrupted();
-  EXPECT_GT(in_save, goal / 10) << "too few kills hit a save: nothing is shown about them";
+  const Kills done = kill_and_resume(goal, /*aim=*/true);
+  EXPECT_GT(done.in_save, goal / 10) << "too few kills hit a save: nothing is shown about them";
   record(
       "kill -9 at random moments, half of them aimed into saving: nothing unrecoverable, nothing "
       "acknowledged lost, final weights, moments and metrics bit-equal, threads 1, 2, 4 mixed",
-      kills,
+      done.kills,
       fmt::format("{} kills, {} with a save half done; {} runs completed in between, all bit-equal",
-                  kills, in_save, completed + 1));
+                  done.kills, done.in_save, done.completed));
 }
 
 TEST_F(CrashTest, SaveAndReloadAfterEveryStep) {

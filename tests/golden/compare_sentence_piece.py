@@ -22,6 +22,8 @@ import tempfile
 
 import sentencepiece
 
+from tokenizer_strings import strings
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OPTIONS = {
     "unigram": dict(model_type="unigram"),
@@ -32,35 +34,8 @@ OPTIONS = {
     "bpe bare": dict(model_type="bpe", add_dummy_prefix=False, remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
                      normalization_rule_name="identity"),
 }
-
-
-def strings(texts, count, rng):
-    points = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
-    for i in range(0, len(points), 16):  # every code point there is, among others and with spaces
-        block = [chr(c) for c in points[i : i + 16]]
-        yield "".join(block) if i % 32 else " ".join(block) + "a1"
-    marks = ["the", "he", " ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u3000", "\u2581", "\u2585", "a", "Zé", "e\u0301", "12", "1234", "Ⅷ", "ﬁ", "!",
-             "...", "\u200d", "ü", "中文", "😀", "<s>", "</s>", "<unk>", "<0x41>", "<sep>", "<sep>a", "\x00", "\u2028", "\ufffd", "ﷺ"]
-    made = 0
-    while made < count:
-        kind = rng.random()
-        if kind < 0.4:
-            text = rng.choice(texts)
-            at = rng.randrange(len(text))
-            yield text[at : at + rng.randrange(1, 400)]
-        elif kind < 0.9:
-            yield "".join(rng.choice(marks) for _ in range(rng.randrange(1, 40)))
-        else:
-            yield "".join(chr(rng.choice(points)) for _ in range(rng.randrange(1, 60)))
-        made += 1
-    for n in (1000, 20000, 100000):
-        yield "a" * n
-        yield "".join(rng.choice("abcdefgh") for _ in range(n))
-        yield "".join(rng.choice(texts)[i % 1000] for i in range(n)).replace("\n", "").replace(" ", "")
-        yield " " * n
-        yield "\n" * n + "x"
-        yield "é" * n
-        yield "\U0001f9ff" * (n // 10)
+MARKS = ["the", "he", " ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u3000", "\u2581", "\u2585", "a", "Zé", "e\u0301", "12", "1234", "Ⅷ", "ﬁ", "!",
+         "...", "\u200d", "ü", "中文", "😀", "<s>", "</s>", "<unk>", "<0x41>", "<sep>", "<sep>a", "\x00", "\u2028", "\ufffd", "ﷺ"]
 
 
 def encode(model, newline, text):
@@ -91,7 +66,7 @@ def main():
     with tempfile.TemporaryDirectory() as temp:
         folder = pathlib.Path(temp)
         texts = [pathlib.Path(f).read_text(errors="replace") for f in args.texts]
-        batch = list(strings(texts, args.strings, random.Random(1)))
+        batch = list(strings(texts, MARKS, args.strings, random.Random(1)))
         (folder / "strings.jsonl").write_text("".join(json.dumps(s) + "\n" for s in batch))
         models = [(path, pathlib.Path(path)) for path in args.models]
         for name, options in OPTIONS.items():

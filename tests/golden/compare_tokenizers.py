@@ -18,9 +18,13 @@ import tempfile
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tokenizer_strings import strings
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 OTHER = r"\p{Lu}?[a-z]+|[0-9]{2}|\s"  # neither of the two; leaves gaps
+MARKS = ["'s", "'S", "'ſ", "'ll", "'LL", "'re", "'", " ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u3000", "a", "Zé", "12", "1234", "٣", "Ⅷ", "!",
+         "...", "\u200d", "ü", "中文", "😀", "<|endoftext|>", "<|end|>", "<|end|>of", "<|pad|>", "<|mask|>", "<|", "\x00", "\u2028"]
 
 
 def split_then_bytes(expression):
@@ -44,34 +48,6 @@ def make(style, files, folder):
     return tokenizer, path
 
 
-def strings(files, count, rng):
-    texts = [pathlib.Path(f).read_text(errors="replace") for f in files]
-    points = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
-    for i in range(0, len(points), 16):  # every code point there is, among others and with spaces
-        block = [chr(c) for c in points[i : i + 16]]
-        yield "".join(block) if i % 32 else " ".join(block) + "a1"
-    marks = ["'s", "'S", "'ſ", "'ll", "'LL", "'re", "'", " ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u3000", "a", "Zé", "12", "1234", "٣", "Ⅷ", "!",
-             "...", "\u200d", "ü", "中文", "😀", "<|endoftext|>", "<|end|>", "<|end|>of", "<|pad|>", "<|mask|>", "<|", "\x00", "\u2028"]
-    made = 0
-    while made < count:
-        kind = rng.random()
-        if kind < 0.4:
-            text = rng.choice(texts)
-            at = rng.randrange(len(text))
-            yield text[at : at + rng.randrange(1, 400)]
-        elif kind < 0.9:
-            yield "".join(rng.choice(marks) for _ in range(rng.randrange(1, 40)))
-        else:
-            yield "".join(chr(rng.choice(points)) for _ in range(rng.randrange(1, 60)))
-        made += 1
-    for n in (1000, 20000, 100000):
-        yield "a" * n
-        yield "".join(rng.choice("abcdefgh") for _ in range(n))
-        yield " " * n
-        yield "\n" * n + "x"
-        yield "é" * n
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("texts", nargs="+")
@@ -81,7 +57,8 @@ def main():
     with tempfile.TemporaryDirectory() as temp:
         folder = pathlib.Path(temp)
         rng = random.Random(1)
-        batch = list(strings(args.texts, args.strings, rng))
+        texts = [pathlib.Path(f).read_text(errors="replace") for f in args.texts]
+        batch = list(strings(texts, MARKS, args.strings, rng))
         (folder / "strings.jsonl").write_text("".join(json.dumps(s) + "\n" for s in batch))
         for style in ("gpt2", "spaced", "llama3", "other"):
             tokenizer, path = make(style, args.texts, folder)
