@@ -25,7 +25,7 @@ void run_epochs(int64_t epochs, const RunRequest& request) {
       data.records
           ? open_sequence_index(data, SplitName::train,
                                 {s.max_length, s.data.chunking, s.data.chunk_overlap}, nobody)
-                ->size()
+                ->current()->size()
           : batches.positions_per_epoch();
   const double open_seconds = seconds_since(start);
   Loader loader(

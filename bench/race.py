@@ -25,12 +25,13 @@ import time
 from suites import SUITES
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MILLRACE = ROOT / "build" / "millrace"
-PYTHON = ROOT / ".venv" / "bin" / "python"
-PEERS = ("torch-eager", "torch-compile")
+MILLRACE = pathlib.Path(os.environ.get("MILLRACE", ROOT / "build" / "millrace"))
+PYTHON = pathlib.Path(os.environ.get("PEER_PYTHON", ROOT / ".venv" / "bin" / "python"))
+PEERS = {"cpu": ("torch-eager", "torch-compile"), "cuda": ("torch-eager", "torch-compile", "torch-graphs")}
 PACKAGES = ("torch", "numpy", "safetensors")
 CHECKED_STEPS = 4
-LOSS_TOLERANCE = 2e-5  # of the loss; float32 sums in another order
+LOSS_TOLERANCE = {"cpu": 2e-5, "cuda": 2e-2}  # of the loss: float32 sums in another order; bfloat16
+WINDOW = {"cpu": 1, "cuda": 10}  # steps between two looks at the loss: a device is not to wait for them
 
 
 def say(text=""):
@@ -45,7 +46,12 @@ def fail(text):
 # --- the machine and the peers' environment ---------------------------------------------------------------
 
 
-def machine():
+def machine(device="cpu"):
+    if device == "cuda":
+        asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
+        if asked.returncode != 0:
+            fail(f"bench/run cuda: no NVIDIA GPU here ({asked.stderr.strip() or 'nvidia-smi failed'})")
+        return asked.stdout.splitlines()[0].replace(",", ", driver")
     name = platform.processor() or "cpu"
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -182,12 +188,17 @@ def read_millrace(line):
     return {"step": step["step"], "ms": 1e3 * step["step_s"], "loss": step["loss"]}
 
 
+def read_windows(line):
+    step = read_millrace(line)
+    return step and {**step, "span_ms": step["ms"] * WINDOW["cuda"]}
+
+
 # --- a row ------------------------------------------------------------------------------------------------
 
 
 class Row:
-    def __init__(self, name, workload, folder, threads):
-        self.name, self.w, self.folder, self.threads = name, workload, folder, threads
+    def __init__(self, name, workload, folder, threads, device):
+        self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
         self.tokens = 1 if workload["task"] == "generate" else workload["batch"] * workload["length"]
         folder.mkdir()
         # Exactly one batch of windows: every step sees the same tokens, in whatever order they are drawn.
@@ -206,7 +217,7 @@ class Row:
         return [str(MILLRACE), "train", str(ROOT / "configs" / "lm-2x256.yaml"), "data.train=text.txt",
                 "data.validation=text.txt", "data.sampling=sequential", f"training.batch_size={w['batch']}",
                 f"training.max_length={w['length']}", "training.learning_rate=1e-4", "training.schedule=constant",
-                "training.warmup=0 steps", "training.log_interval=1", "training.max_eval_batches=1",
+                "training.warmup=0 steps", f"training.log_interval={WINDOW[self.device]}", f"device={self.device}", "training.max_eval_batches=1",
                 "training.eval_every=1000000000 steps", "checkpoint.every=1000000 minutes", "runtime.log_format=json",
                 f"runtime.threads={self.threads}", *(f"model.{k}={v}" for k, v in m.items()), *changes]
 
@@ -225,17 +236,20 @@ class Row:
     def prepare(self):
         weights = self.first_weights()
         prompt = self.ids[: self.w.get("prompt", len(self.ids))]
-        workload = {**self.w, "weights": str(weights), "ids": prompt, "learning_rate": 1e-4}
+        workload = {**self.w, "weights": str(weights), "ids": prompt, "learning_rate": 1e-4, "device": self.device,
+                    "window": WINDOW[self.device]}
         (self.folder / "workload.json").write_text(json.dumps(workload))
         plan = subprocess.run([*self.command()[:1], "plan", *self.command()[2:], "training.max_steps=1", "--json"],
                               cwd=self.folder, capture_output=True, text=True)
         generating = self.w["task"] == "generate"
         cost = json.loads(plan.stdout)
+        self.arena = cost["arena_bytes"]
         self.flops, self.bytes = (0, 0) if generating else (cost["flops_per_update"], cost["bytes_per_update"])
         if generating:
             return OneTextEach([str(MILLRACE), "generate", str(weights.parent), "--prompt-ids", ",".join(map(str, prompt)),
                                 "--ids", "--max-tokens", str(self.w["tokens"]), "--temperature", "0"])
-        return Racer("millrace", self.command("run_name=race", "training.max_steps=100000000"), read_millrace, self.folder)
+        return Racer("millrace", self.command("run_name=race", "training.max_steps=100000000"), read_windows if self.device == "cuda" else read_millrace,
+                     self.folder)
 
     def peer(self, how, threads):
         return Racer(how, [str(PYTHON), str(ROOT / "bench" / "peers" / "torch_gpt.py"), self.w["task"],
@@ -249,7 +263,7 @@ class Row:
                 raise RuntimeError(f"{peer.how} gives other tokens than millrace: {same} of {self.w['tokens']} are equal")
             return
         for a, b in zip(ours.steps[:CHECKED_STEPS], peer.steps[:CHECKED_STEPS], strict=True):
-            if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE * abs(b["loss"]):
+            if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE[self.device] * abs(b["loss"]):
                 raise RuntimeError(f"{peer.how} has loss {b['loss']:.6f} at step {b['step']}, millrace {a['loss']:.6f}")
 
     def race(self, peers, rounds, seconds, steps):
@@ -264,7 +278,7 @@ class Row:
                 # Small work may be quicker on one core: each peer keeps the better of all and one. What
                 # is far slower on one core in eager mode is not compiled for it.
                 trials = []
-                for threads in [self.threads] + [1] * (self.threads > 1 and one_core):
+                for threads in [self.threads] + [1] * (self.threads > 1 and one_core and self.device == "cpu"):
                     racer = self.peer(how, threads)
                     racers.append(racer)
                     try:
@@ -295,6 +309,8 @@ class Row:
         results = []
         for racer in racers:
             ms = statistics.median(racer.counted)
+            if self.device == "cuda":
+                racer.peak = self.arena if racer is ours else racer.steps[-1]["device_peak"]
             results.append({"workload": self.name, "how": racer.how, "ms": ms, "tokens_per_s": 1e3 * self.tokens / ms,
                             "peak_bytes": racer.peak, "threads": counts.get(racer.how, self.threads),
                             "steps": len(racer.counted), "flops": self.flops, "bytes": self.bytes})
@@ -303,8 +319,8 @@ class Row:
     def account(self, ms):
         """A plain run of Millrace with its account of time; the ceiling and peak memory of that run."""
         steps = max(6, int(8e3 / ms))
-        out, record = self.millrace("run_name=account", f"training.max_steps={steps}")
-        found = re.search(r"sgemm ceiling ([0-9.]+)", out)
+        out, record = self.millrace("run_name=account", f"training.max_steps={steps}", "training.log_interval=1000000")
+        found = re.search(r"ceiling ([0-9.]+)", out)
         return out, float(found[1]) * 1e9 if found else None, record["peak_resident_bytes"]
 
 
@@ -336,7 +352,7 @@ def main():
     args = parser.parse_args()
     if args.suite not in SUITES:
         fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}, data")
-    suite = SUITES[args.suite]
+    suite, device = SUITES[args.suite], "cuda" if args.suite == "cuda" else "cpu"
     wanted = args.only.split(",") if args.only else list(suite)
     if unknown := [w for w in wanted if w not in suite]:
         fail(f"bench/run: suite {args.suite} has no workload '{unknown[0]}'; known: {', '.join(suite)}")
@@ -345,31 +361,33 @@ def main():
     if not args.no_peers:
         versions, missing = install_peers()
         if versions:
-            peers = PEERS
+            peers = PEERS[device]
         else:
-            say(f"missing peers: {', '.join(PEERS)} ({missing})")
+            say(f"missing peers: {', '.join(PEERS[device])} ({missing})")
     threads = len(os.sched_getaffinity(0))
     rounds, seconds, steps = (2, 0.5, 2) if args.quick else (7, 1.5, 3)
     rounds = args.rounds or rounds
-    say(f"{machine()}; commit {commit()}; {versions or 'no peers'}; medians over {rounds} turns each of {seconds} s and {steps} steps "
+    say(f"{machine(device)}; commit {commit()}; {versions or 'no peers'}; medians over {rounds} turns each of {seconds} s and {steps} steps "
         "or more")
     say(f"{'workload':20} {'how':14} {'ms':>10} {'tokens/s':>11} {'ratio':>6} {'ceiling':>6} {'memory':>10}")
     rows, faults = [], []
-    path = ROOT / "bench" / "results" / f"{args.suite}-{slug(machine())}.json"
+    path = ROOT / "bench" / "results" / f"{args.suite}-{slug(machine(device))}.json"
     if args.only or args.quick or args.no_peers:
         path = ROOT / "build" / f"bench-{args.suite}.json"  # parts and first looks do not replace a whole race
-    record = {"suite": args.suite, "machine": machine(), "command": "bench/run " + " ".join(sys.argv[1:]), "commit": commit(),
+    record = {"suite": args.suite, "machine": machine(device), "command": "bench/run " + " ".join(sys.argv[1:]), "commit": commit(),
               "date": datetime.date.today().isoformat(), "peers": versions, "rows": rows}
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as temp:
         for name in wanted:
-            row = Row(name, suite[name], pathlib.Path(temp) / name, threads)
+            row = Row(name, suite[name], pathlib.Path(temp) / name, threads, device)
             try:
                 results, wrong = row.race(peers, rounds, seconds, steps)
                 faults += [f"{name}: {w}" for w in wrong]
                 out, ceiling = "", None
                 if row.w["task"] == "train":
-                    out, ceiling, results[0]["peak_bytes"] = row.account(results[0]["ms"])
+                    out, ceiling, peak = row.account(results[0]["ms"])
+                    if device == "cpu":
+                        results[0]["peak_bytes"] = peak
             except RuntimeError as fault:
                 faults.append(f"{name}: {fault}")
                 say(f"{name:20} failed: {fault}")

@@ -36,4 +36,16 @@ def growth():
     return rows
 
 
-SUITES = {"cpu": CPU, "cpu-growth": growth()}
+# On one GPU, in bfloat16 with 32-bit master weights.
+CUDA = {
+    "gpt2-124m-b64": gpt(12, 768, 50304, 1024, 64),
+    "gpt2-124m-b16": gpt(12, 768, 50304, 1024, 16),
+    "char-6x384-b128": gpt(6, 384, 65, 256, 128),
+    "char-6x384-b1": gpt(6, 384, 65, 256, 1),
+    "lm-2x256-b32": gpt(2, 256, 10000, 128, 32),
+    "lm-6x512-b64": gpt(6, 512, 50000, 128, 64),
+    "finetune-124m-b1": gpt(12, 768, 50257, 512, 1),
+    "finetune-124m-b8": gpt(12, 768, 50257, 512, 8),
+}
+
+SUITES = {"cpu": CPU, "cpu-growth": growth(), "cuda": CUDA}

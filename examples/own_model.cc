@@ -48,7 +48,7 @@ class OwnModel : public Model {
     const Value x =
         trunk(layers, b.input("tokens", {{shape.batch, shape.length}, DType::i32}), places);
     const Value targets = b.input("targets", {{shape.batch, shape.length}, DType::i32});
-    const Value scale = b.input("loss_scale", {Shape{}, DType::f32});
+    const Value scale = b.loss_scale();
     return b.op("linear_cross_entropy", {x, table(layers), targets, scale},
                 {{"gradients", b.training}, {"chunk_rows", 0}});
   }

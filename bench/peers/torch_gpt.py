@@ -81,6 +81,7 @@ def say(**line):
 
 
 def train(model, how, w):
+    device = w.get("device", "cpu")
     tokens = torch.tensor(w["ids"])
     b, t = w["batch"], w["length"]
     x, y = tokens[: b * t].view(b, t), tokens[1 : b * t + 1].view(b, t)
@@ -88,18 +89,30 @@ def train(model, how, w):
     rest = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
                                   lr=w["learning_rate"], betas=(0.9, 0.95), eps=1e-8, fused=True)
-    loss_of = torch.compile(model) if how == "compile" else model
-    step = 0
+    loss_of = model
+    if how == "compile":
+        loss_of = torch.compile(model)
+    if how == "graphs":
+        loss_of = torch.compile(model, mode="reduce-overhead")
+    x, y = (v.pin_memory() if device == "cuda" else v for v in (x, y))
+    step, window = 0, w.get("window", 1)
     while True:
-        start = time.perf_counter()
-        loss = loss_of(x, y)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        ms = 1e3 * (time.perf_counter() - start)
-        step += 1
-        say(step=step, time=time.time(), ms=ms, loss=loss.item())
+        start, losses = time.perf_counter(), []
+        for _ in range(window):
+            if how == "graphs":
+                torch.compiler.cudagraph_mark_step_begin()
+            with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+                loss = loss_of(x.to(device, non_blocking=True), y.to(device, non_blocking=True))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses.append(loss.detach().clone())
+        mean = torch.stack(losses).mean().item()  # waits for the device
+        span = 1e3 * (time.perf_counter() - start)
+        step += window
+        peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+        say(step=step, time=time.time(), ms=span / window, span_ms=span, loss=mean, device_peak=peak)
 
 
 @torch.inference_mode()
@@ -131,8 +144,11 @@ def main():
     torch.set_num_threads(int(threads))
     with open(workload) as f:
         w = json.load(f)
+    if w.get("device") == "cuda":
+        torch.set_float32_matmul_precision("high")
     model = GPT(w["model"], w["length"])
     model.load(w["weights"])
+    model.to(w.get("device", "cpu"))
     {"train": train, "generate": generate}[task](model, how, w)
 
 

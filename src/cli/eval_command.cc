@@ -4,13 +4,14 @@
 
 #include "cli/commands.h"
 #include "cli/data_progress.h"
+#include "cli/device.h"
 #include "cli/model_folder.h"
 #include "core/clock.h"
 #include "core/text.h"
-#include "cpu/cpu_backend.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
-#include "train/trainer.h"
+#include "train/checkpoint.h"
+#include "train/evaluation.h"
 
 namespace millrace {
 
@@ -38,12 +39,12 @@ int eval_command(const EvalArguments& arguments) {
          .expected = "the tokenizer of " + (folder / "tokenizer.json").string(),
          .got = "another one",
          .remedy = "data.validation=FILE validates on other data with the model's tokenizer"});
-  cpu::set_threads(static_cast<int>(run->settings.threads));
-  const auto backend = cpu::make_backend(cpu::best_isa());
+  const auto backend = open_device(
+      *run, [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); });
   std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),
                run->data.set.description().c_str());
   const int64_t start = now_ns();
-  const Metrics metrics = evaluate_model(*run->model, run->data, *backend, folder);
+  const Metrics metrics = evaluate_model(*run->model, run->settings, run->data, *backend, folder);
   const double seconds = seconds_since(start);
   if (arguments.json) {
     nlohmann::ordered_json j = {{"model", folder.string()}, {"eval/runtime_s", seconds}};

@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/device.h"
 #include "cli/quickstart.h"
 #include "core/text.h"
 #include "graph/passes.h"
 #include "io/quote.h"
 #include "io/yaml.h"
-#include "train/trainer.h"
+#include "train/evaluation.h"
 
 namespace millrace {
 namespace {
@@ -146,6 +147,7 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   for (const std::string& o : request.overrides) run->schema.override_with(o);
   run->schema.finish();
   check_passes(*run);
+  check_device(*run);
   check_durations(*run);
   check_metric(*run);
   return run;

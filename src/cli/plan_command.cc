@@ -7,10 +7,10 @@
 
 #include "cli/commands.h"
 #include "cli/data_progress.h"
+#include "cli/device.h"
 #include "cli/memory_report.h"
 #include "core/process.h"
 #include "core/text.h"
-#include "cpu/cpu_backend.h"
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
@@ -67,10 +67,10 @@ int plan_command(const PlanArguments& arguments) {
   const int64_t limit_flag = parse_limit(arguments.memory);
   DataProgress progress;
   const auto run = load_run(arguments.request, progress);
+  std::string note;
+  const auto backend = open_device(*run, [&](const std::string& text) { note = "; " + text; });
   Settings s = run->settings;
   if (limit_flag > 0) s.memory_limit = limit_flag;
-  cpu::set_threads(static_cast<int>(s.threads));
-  const auto backend = cpu::make_backend(cpu::best_isa());
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
   const int64_t need = programs.total_bytes(),
                 limit = s.memory_limit > 0 ? s.memory_limit : machine_memory_bytes();
@@ -97,7 +97,9 @@ int plan_command(const PlanArguments& arguments) {
   at_peak[kCache] = programs.generation.decode.at_peak[kCache];
 
   if (arguments.json) {
-    nlohmann::ordered_json j = {{"fits", fits},
+    nlohmann::ordered_json j = {{"device", backend->name()},
+                                {"precision", run->settings.precision},
+                                {"fits", fits},
                                 {"limit_bytes", limit},
                                 {"parameters", parameters},
                                 {"flops_per_token", flops / tokens},
@@ -124,8 +126,10 @@ int plan_command(const PlanArguments& arguments) {
     return fits ? 0 : static_cast<int>(ErrorCode::does_not_fit);
   }
 
-  std::string out = fmt::format("parameters   {} ({} in matrices)\n", with_commas(parameters),
-                                with_commas(matrices));
+  std::string out =
+      fmt::format("device       {} in {}{}\n", backend->name(), run->settings.precision, note);
+  out += fmt::format("parameters   {} ({} in matrices)\n", with_commas(parameters),
+                     with_commas(matrices));
   out += fmt::format("compute      {} FLOP per token, {} per update of {} tokens\n",
                      human_count(flops / tokens), human_count(flops),
                      with_commas(static_cast<int64_t>(tokens)));

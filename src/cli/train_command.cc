@@ -8,11 +8,11 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/data_progress.h"
+#include "cli/device.h"
 #include "cli/memory_report.h"
 #include "cli/resume.h"
 #include "core/process.h"
 #include "core/text.h"
-#include "cpu/cpu_backend.h"
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
@@ -115,8 +115,7 @@ int train_command(TrainArguments arguments) {
   if (!resume.config.empty())
     check_changes(run->schema, s.data.allow_change, resume.config, say,
                   [&] { check_data(resume, *run); });
-  cpu::set_threads(static_cast<int>(s.threads));
-  const auto backend = cpu::make_backend(cpu::best_isa());
+  const auto backend = open_device(*run, say);
   if (resume.from) backend->pin_choices(resume.state.choices);
 
   int64_t parameters = 0;
@@ -130,7 +129,9 @@ int train_command(TrainArguments arguments) {
   if (run->data.set.records)
     say(fmt::format("batches  {}; {:.1f} % of their places hold a token", batches.order(),
                     100 * batches.useful_share()));
-  say("machine  " + cpu::machine_name());
+  say(fmt::format(
+      "machine  {}{}", cpu::machine_name(),
+      backend->on_host() ? "" : fmt::format("; {} in {}", backend->name(), s.precision)));
   const int64_t planning = now_ns();
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
   if (s.memory_limit > 0 && programs.total_bytes() > s.memory_limit)
@@ -197,7 +198,8 @@ int train_command(TrainArguments arguments) {
   }
 
   // Measuring the ceiling takes seconds: a shorter run does without it.
-  const double ceiling = result.seconds > 5 ? cpu::measure_sgemm_ceiling() : 0;
+  const double ceiling =
+      result.seconds > 5 && backend->on_host() ? cpu::measure_sgemm_ceiling() : 0;
   const double flops = result.flops_per_second;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
@@ -208,10 +210,12 @@ int train_command(TrainArguments arguments) {
                      ceiling > 0 ? fmt::format(" = {:.0f} % of the sgemm ceiling {:.1f}",
                                                100 * flops / ceiling, ceiling * 1e-9)
                                  : "");
-  out +=
-      fmt::format("  memory       arena {} as planned; process peak {} (predicted {}, {:+.1f} %)\n",
-                  human_bytes(programs.total_bytes()), human_bytes(peak), human_bytes(predicted),
-                  100.0 * (static_cast<double>(predicted) / static_cast<double>(peak) - 1));
+  out += fmt::format("  memory       arena {} as planned", human_bytes(programs.total_bytes()));
+  if (backend->on_host())
+    out += fmt::format("; process peak {} (predicted {}, {:+.1f} %)", human_bytes(peak),
+                       human_bytes(predicted),
+                       100.0 * (static_cast<double>(predicted) / static_cast<double>(peak) - 1));
+  out += "\n";
   if (result.skipped_updates > 0)
     out += fmt::format("  health       {} updates skipped (not finite), {} roll-backs\n",
                        result.skipped_updates, result.rollbacks);

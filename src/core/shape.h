@@ -1,24 +1,17 @@
-// DType and Shape: what a tensor is made of and how large it is. Sizes are int64_t and every
-// product is checked, so a shape that exists has a size that can be trusted.
+// Shape: how large a tensor is. Sizes are int64_t and every product is checked, so a shape that
+// exists has a size that can be trusted.
 #pragma once
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "core/dtype.h"
 #include "core/error.h"
 
 namespace millrace {
-
-enum class DType : uint8_t { f32, i32 };
-
-inline int64_t dtype_bytes(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::i32 ? 4 : 0;
-}
-inline std::string_view dtype_name(DType dtype) { return dtype == DType::f32 ? "f32" : "i32"; }
 
 class Shape {
  public:

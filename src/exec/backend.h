@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "exec/ledger.h"
 #include "graph/plan.h"
@@ -19,28 +20,63 @@ class Arena {
   virtual int64_t bytes() const = 0;
 };
 
+// Host memory through which inputs reach a device of its own memory: filled while the device works,
+// sent before the run that reads them.
+class Staging {
+ public:
+  virtual ~Staging() = default;
+  virtual std::byte* data() = 0;  // holds what was sent last
+  virtual void send() = 0;
+};
+
+// Numbers on their way from the device.
+class Late {
+ public:
+  virtual ~Late() = default;
+  virtual std::vector<float> wait() = 0;
+};
+
 // A Plan bound to memory, ready to run.
 class Executable {
  public:
   virtual ~Executable() = default;
-  // Runs every node once. The ledger, when given, gets the time of each; `before_update`, when
-  // given, is called before the first node of the optimizer: until then the state stays as it is.
+  // Runs every node once, or puts them on the device's queue: whatever reads results waits for
+  // them. The ledger, when given, gets the time of each, of a device when settle() is called;
+  // `before_update`, when given, is called before the first node of the optimizer: until then the
+  // state stays as it is.
   virtual void run(Ledger* ledger, const std::function<void()>& before_update) = 0;
   // Node by node, for finding faults: `after` is called when a node's results stand in memory;
   // false ends the run.
   virtual void run_nodes(const std::function<bool(NodeId)>& after) = 0;
+  // Runs that are over since the last call: adds what the device worked to `phase_ns`, and the time
+  // of nodes to the ledger they were run with. False: there were none.
+  virtual bool settle(std::span<int64_t>) { return false; }
+  virtual std::string note() const { return {}; }  // what a user should know about how it runs
+};
+
+struct BackendOptions {
+  bool capture = true;  // a step is captured once and replayed, where the device can
 };
 
 class Backend : public KernelChooser {
  public:
   virtual std::string name() const = 0;
+  virtual bool on_host() const { return true; }  // its arenas are memory of this process
+  // What it computes in, and what is taken when nobody says.
+  virtual bool computes(Precision precision) const { return precision == Precision::fp32; }
+  virtual Precision usual_precision() const { return Precision::fp32; }
   // The algorithms chosen by measurement so far, and the way to choose the same ones again: another
   // algorithm sums in another order.
   virtual std::string choices() const = 0;
   virtual void pin_choices(const std::string& choices) = 0;
   virtual std::unique_ptr<Arena> allocate(int64_t bytes) = 0;
+  // Null: inputs are written where they are read.
+  virtual std::unique_ptr<Staging> stage(std::byte*, int64_t) { return nullptr; }
   // `place[b]` is where buffer b of the plan lives.
   virtual std::unique_ptr<Executable> load(const Plan& plan, std::span<std::byte* const> place) = 0;
+  // f32 numbers, read after all that was started before; at once, unless the device can do it
+  // later.
+  virtual std::unique_ptr<Late> fetch(std::span<const std::byte* const> numbers);
   virtual void copy_in(std::byte* device, std::span<const std::byte> host) = 0;
   virtual void copy_out(std::span<std::byte> host, const std::byte* device) = 0;
 };

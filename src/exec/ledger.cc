@@ -18,6 +18,38 @@ NodeTimes& Ledger::times_of(const Plan& plan) {
   return times_.back();
 }
 
+void Ledger::add_device(std::span<const int64_t> phase_ns) {
+  change(current_);
+  std::array<int64_t, kOwners> host{};
+  int64_t elapsed = 0, worked = 0, device = 0;
+  for (size_t o = 0; o < kOwners; ++o) {
+    host[o] = ns_[o] - settled_[o];
+    elapsed += host[o];
+    if (static_cast<Owner>(o) != Owner::idle_launch) worked += host[o];
+  }
+  for (const int64_t ns : phase_ns) device += ns;
+  // Clocks differ by a little: the device cannot have worked longer than there was time.
+  const double share =
+      device > elapsed ? static_cast<double>(elapsed) / static_cast<double>(device) : 1;
+  ns_ = settled_;
+  int64_t left = elapsed;
+  for (size_t p = 0; p < 3; ++p) {
+    const auto ns = static_cast<int64_t>(share * static_cast<double>(phase_ns[p]));
+    ns_[static_cast<size_t>(Owner::forward) + p] += ns;
+    left -= ns;
+  }
+  // The device stood still for `left`.
+  const double shown = worked > left ? static_cast<double>(left) / static_cast<double>(worked) : 1;
+  for (size_t o = 0; o < kOwners; ++o) {
+    if (static_cast<Owner>(o) == Owner::idle_launch) continue;
+    const auto ns = static_cast<int64_t>(shown * static_cast<double>(host[o]));
+    ns_[o] += ns;
+    left -= ns;
+  }
+  ns_[static_cast<size_t>(Owner::idle_launch)] += left;
+  settled_ = ns_;
+}
+
 namespace {
 
 // "layers.3.attention" -> "layers.*.attention".

@@ -1,10 +1,15 @@
 // The ledger: every nanosecond of wall time has exactly one owner. The clock is read at each change
 // of owner, so the parts add up to the whole by construction; time nobody claimed is `residual`,
 // shown and never spread. Inside a plan's run the owner changes at each node.
+//
+// A device works beside the host. While it does, the time is the device's; what the host does
+// meanwhile (filling inputs, launching) costs nothing and is not shown. Only where the device stood
+// still does the time go to what the host did, and to `idle_launch` when it did nothing else.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +71,8 @@ class Ledger {
     ns_[static_cast<size_t>(current_)] += (end - last_) - claimed;
     last_ = end;
   }
+  // What a device worked since this was called last, by phase, as it says itself.
+  void add_device(std::span<const int64_t> phase_ns);
   Owner current() const { return current_; }
   int64_t total_ns() const { return last_ - start_; }
   int64_t ns(Owner owner) const { return ns_[static_cast<size_t>(owner)]; }
@@ -77,6 +84,7 @@ class Ledger {
   int64_t start_, last_;
   Owner current_ = Owner::residual;
   std::array<int64_t, kOwners> ns_{};
+  std::array<int64_t, kOwners> settled_{};  // as it stood when the device was last heard of
   std::vector<NodeTimes> times_;
 };
 

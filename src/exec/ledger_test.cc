@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "graph/builder.h"
@@ -54,6 +55,40 @@ TEST(Ledger, PartsAddUpToTheWholeExactly) {
     ASSERT_EQ(sum_of_parts(ledger), ledger.total_ns()) << "after change " << round;
   }
   EXPECT_GT(ledger.total_ns(), 0);
+}
+
+// A device that was busy all the time hides what the host did; one that stood still shows it.
+TEST(Ledger, ADevicesTimeIsNotTheHosts) {
+  constexpr int64_t kStep = 4'000'000;
+  auto step = [](Ledger& ledger, int64_t filling, int64_t waiting) {
+    {
+      const OwnerScope owner(ledger, Owner::h2d);
+      spend(filling);
+    }
+    const OwnerScope owner(ledger, Owner::idle_launch);
+    spend(waiting);
+  };
+  Ledger busy;
+  step(busy, kStep / 4, 3 * kStep / 4);
+  busy.add_device(std::array<int64_t, 3>{kStep, 2 * kStep, kStep});  // more than there was
+  EXPECT_EQ(sum_of_parts(busy), busy.total_ns());
+  EXPECT_LE(busy.ns(Owner::h2d) + busy.ns(Owner::idle_launch) + busy.ns(Owner::residual), 10);
+  EXPECT_NEAR(static_cast<double>(busy.ns(Owner::backward)),
+              0.5 * static_cast<double>(busy.total_ns()), 10);
+
+  Ledger waiting;  // half of the time nothing ran
+  step(waiting, kStep / 4, 3 * kStep / 4);
+  const int64_t before = waiting.total_ns();
+  waiting.add_device(std::array<int64_t, 3>{kStep / 2, 0, 0});
+  EXPECT_EQ(sum_of_parts(waiting), waiting.total_ns());
+  EXPECT_EQ(waiting.ns(Owner::forward), kStep / 2);
+  EXPECT_GE(waiting.ns(Owner::h2d), kStep / 4);  // all of it: the device waited for that and more
+  EXPECT_GE(waiting.ns(Owner::idle_launch), before - kStep / 2 - kStep / 4 - kStep / 8);
+  // What was settled stays.
+  step(waiting, kStep / 4, 0);
+  waiting.add_device(std::array<int64_t, 3>{0, 0, 0});
+  EXPECT_EQ(waiting.ns(Owner::forward), kStep / 2);
+  EXPECT_GE(waiting.ns(Owner::h2d), kStep / 2);
 }
 
 TEST(Ledger, TimeGoesToWhoOwnsIt) {

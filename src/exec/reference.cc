@@ -7,7 +7,7 @@ Reference<T>::Reference(const Graph& graph)
     : graph_(graph), floats_(graph.nodes.size()), ints_(graph.nodes.size()) {
   for (size_t id = 0; id < graph_.nodes.size(); ++id)
     for (const TensorType& t : graph_.nodes[id].out) {
-      floats_[id].emplace_back(t.dtype == DType::f32 ? static_cast<size_t>(t.numel()) : 0);
+      floats_[id].emplace_back(t.dtype != DType::i32 ? static_cast<size_t>(t.numel()) : 0);
       ints_[id].emplace_back(t.dtype == DType::i32 ? static_cast<size_t>(t.numel()) : 0);
     }
 }

@@ -1,16 +1,23 @@
 #include "exec/session.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <set>
+#include <utility>
+
+#include "core/half.h"
 
 namespace millrace {
 
 SessionLayout layout_session(std::span<const Plan* const> plans) {
   SessionLayout layout;
+  std::set<std::string> inputs;
   for (const Plan* plan : plans) {
     layout.scratch_bytes = std::max(layout.scratch_bytes, plan->scratch_bytes);
     for (const Node& n : plan->graph.nodes) {
       if (n.leaf == Leaf::none) continue;
+      if (n.leaf == Leaf::input) inputs.insert(n.name);
       const auto [at, fresh] = layout.type.try_emplace(n.name, n.out[0]);
       TensorType& type = at->second;
       // A batch of another shape is another value of the same input.
@@ -20,10 +27,13 @@ SessionLayout layout_session(std::span<const Plan* const> plans) {
       if (type.bytes() < n.out[0].bytes()) type = n.out[0];
     }
   }
-  for (const auto& [name, type] : layout.type) {
-    layout.offset[name] = layout.state_bytes;
-    layout.state_bytes += aligned(type.bytes());
-  }
+  for (const bool input : {true, false})
+    for (const auto& [name, type] : layout.type) {
+      if (inputs.contains(name) != input) continue;
+      layout.offset[name] = layout.state_bytes;
+      layout.state_bytes += aligned(type.bytes());
+      if (input) layout.input_bytes = layout.state_bytes;
+    }
   return layout;
 }
 
@@ -32,7 +42,8 @@ Session::Session(Backend& backend, std::vector<const Plan*> plans)
       plans_(std::move(plans)),
       layout_(layout_session(plans_)),
       state_(backend.allocate(layout_.state_bytes)),
-      scratch_(backend.allocate(layout_.scratch_bytes)) {
+      scratch_(backend.allocate(layout_.scratch_bytes)),
+      staging_(backend.stage(state_->data(), layout_.input_bytes)) {
   for (const Plan* plan : plans_) {
     std::vector<std::byte*> place;
     for (const Buffer& b : plan->buffers) {
@@ -67,11 +78,25 @@ int64_t Session::place_of(const std::string& leaf, int64_t begin, size_t bytes) 
 
 void Session::write_bytes(const std::string& leaf, std::span<const std::byte> bytes,
                           int64_t begin) {
-  backend_.copy_in(state_->data() + place_of(leaf, begin, bytes.size()), bytes);
+  const int64_t place = place_of(leaf, begin, bytes.size());
+  if (staging_ && place < layout_.input_bytes) {
+    std::copy(bytes.begin(), bytes.end(), staging_->data() + place);
+    inputs_written_ = true;
+  } else {
+    backend_.copy_in(state_->data() + place, bytes);
+  }
+}
+
+void Session::send_inputs() {
+  if (std::exchange(inputs_written_, false)) staging_->send();
 }
 
 void Session::read_bytes(const std::string& leaf, std::span<std::byte> bytes, int64_t begin) const {
-  backend_.copy_out(bytes, state_->data() + place_of(leaf, begin, bytes.size()));
+  const int64_t place = place_of(leaf, begin, bytes.size());
+  if (staging_ && place < layout_.input_bytes)
+    std::copy_n(staging_->data() + place, bytes.size(), bytes.begin());
+  else
+    backend_.copy_out(bytes, state_->data() + place);
 }
 
 const std::byte* Session::output_place(size_t plan, const std::string& name,
@@ -86,13 +111,12 @@ const std::byte* Session::output_place(size_t plan, const std::string& name,
 
 std::string Session::first_nonfinite(size_t plan) {
   const Plan& p = *plans_[plan];
+  send_inputs();
   auto is_bad = [&](NodeId id, size_t out) {
     const TensorType& t = p.graph[id].out[out];
-    if (t.dtype != DType::f32) return false;
-    std::vector<float> values(static_cast<size_t>(t.numel()));
+    if (t.dtype == DType::i32) return false;
     const int32_t buffer = p.buffer_of[static_cast<size_t>(id)][out];
-    backend_.copy_out(std::as_writable_bytes(std::span(values)),
-                      place_[plan][static_cast<size_t>(buffer)]);
+    const std::vector<float> values = floats_at(t, place_[plan][static_cast<size_t>(buffer)]);
     return !std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
   };
   for (NodeId id = 0; id < p.graph.size(); ++id)
@@ -115,8 +139,18 @@ std::string Session::first_nonfinite(size_t plan) {
 std::vector<float> Session::output(size_t plan, const std::string& name) const {
   TensorType t;
   const std::byte* at = output_place(plan, name, t);
+  return floats_at(t, at);
+}
+
+std::vector<float> Session::floats_at(const TensorType& t, const std::byte* at) const {
   std::vector<float> values(static_cast<size_t>(t.numel()));
-  backend_.copy_out(std::as_writable_bytes(std::span(values)), at);
+  if (!is_half(t.dtype)) {
+    backend_.copy_out(std::as_writable_bytes(std::span(values)), at);
+    return values;
+  }
+  std::vector<uint16_t> bits(values.size());
+  backend_.copy_out(std::as_writable_bytes(std::span(bits)), at);
+  for (size_t i = 0; i < bits.size(); ++i) values[i] = half_to_float(t.dtype, bits[i]);
   return values;
 }
 
@@ -126,6 +160,23 @@ float Session::scalar_output(size_t plan, const std::string& name) const {
   float value = 0;
   backend_.copy_out(std::as_writable_bytes(std::span(&value, 1)), at);
   return value;
+}
+
+std::unique_ptr<Late> Session::fetch(size_t plan, std::span<const std::string> names) const {
+  std::vector<const std::byte*> places;
+  for (const std::string& name : names) {
+    TensorType t;
+    places.push_back(output_place(plan, name, t));
+    MR_CHECK(t == (TensorType{Shape{}, DType::f32}), "output {} is {}", name, t.str());
+  }
+  return backend_.fetch(places);
+}
+
+void Session::settle(Ledger& ledger) {
+  std::array<int64_t, 3> phase_ns{};
+  bool any = false;
+  for (const auto& e : executables_) any = e->settle(phase_ns) || any;
+  if (any) ledger.add_device(phase_ns);
 }
 
 }  // namespace millrace

@@ -18,6 +18,7 @@ namespace millrace {
 struct SessionLayout {
   std::map<std::string, int64_t> offset;  // leaf name -> place in the state
   std::map<std::string, TensorType> type;
+  int64_t input_bytes = 0;  // inputs come first
   int64_t state_bytes = 0;
   int64_t scratch_bytes = 0;
   int64_t total_bytes() const { return state_bytes + scratch_bytes; }
@@ -30,8 +31,10 @@ class Session {
   Session(Backend& backend, std::vector<const Plan*> plans);
 
   void run(size_t plan, Ledger* ledger = nullptr, const std::function<void()>& before_update = {}) {
+    send_inputs();
     executables_[plan]->run(ledger, before_update);
   }
+  std::string note(size_t plan) const { return executables_[plan]->note(); }
 
   // Runs the plan again, node by node, and says which node is the first whose result is not finite:
   // "layers.3.attention: attention, output 0". Empty: none.
@@ -70,22 +73,30 @@ class Session {
   }
   std::vector<float> output(size_t plan, const std::string& name) const;
   float scalar_output(size_t plan, const std::string& name) const;
+  // The same for several, without waiting for them.
+  std::unique_ptr<Late> fetch(size_t plan, std::span<const std::string> names) const;
+  // Gives the ledger the time of runs that are over, where a device keeps it.
+  void settle(Ledger& ledger);
 
   // What was allocated, as the arenas report it.
   int64_t allocated_bytes() const { return state_->bytes() + scratch_->bytes(); }
   const SessionLayout& layout() const { return layout_; }
 
  private:
+  void send_inputs();
   const TensorType& input_type(size_t plan, const std::string& leaf) const;
   void write_bytes(const std::string& leaf, std::span<const std::byte> bytes, int64_t begin);
   void read_bytes(const std::string& leaf, std::span<std::byte> bytes, int64_t begin) const;
   int64_t place_of(const std::string& leaf, int64_t begin, size_t bytes) const;
+  std::vector<float> floats_at(const TensorType& type, const std::byte* place) const;
   const std::byte* output_place(size_t plan, const std::string& name, TensorType& type) const;
 
   Backend& backend_;
   std::vector<const Plan*> plans_;
   SessionLayout layout_;
   std::unique_ptr<Arena> state_, scratch_;
+  std::unique_ptr<Staging> staging_;            // of the inputs, when the device wants it
+  bool inputs_written_ = false;                 // since they were sent
   std::vector<std::vector<std::byte*>> place_;  // per plan and buffer
   std::vector<std::unique_ptr<Executable>> executables_;
 };

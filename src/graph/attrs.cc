@@ -15,6 +15,10 @@ void Attrs::set(const Entry& entry) {
     entries_.insert(at, entry);
 }
 
+void Attrs::erase(std::string_view name) {
+  std::erase_if(entries_, [&](const Entry& e) { return e.name == name; });
+}
+
 const Attrs::Item* Attrs::find(std::string_view name) const {
   for (const Entry& e : entries_)
     if (e.name == name) return &e.item;

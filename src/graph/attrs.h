@@ -36,6 +36,7 @@ class Attrs {
   }
 
   void set(const Entry& entry);
+  void erase(std::string_view name);
   const Item* find(std::string_view name) const;
   int64_t integer(std::string_view name, int64_t fallback) const;
   int64_t integer(std::string_view name) const;  // MR_CHECK when absent

@@ -50,6 +50,11 @@ Value Builder::random_key() {
   return existing >= 0 ? Value{existing, 0} : input("random_key", {{4}, DType::i32});
 }
 
+Value Builder::loss_scale() {
+  if (!loss_scale_.valid()) loss_scale_ = input("loss_scale", {Shape{}, DType::f32});
+  return loss_scale_;
+}
+
 const TensorType& Builder::type(Value v) const {
   static const TensorType kNothing{};  // after a fault: model code may still ask for shapes
   return v.valid() ? graph_.type(v) : kNothing;
@@ -63,7 +68,7 @@ std::vector<Value> Builder::op_all(std::string_view name, std::vector<Value> in,
     for (Value v : in) MR_CHECK(v.valid(), "{}: input missing", name);
     std::vector<TensorType> in_types;
     for (Value v : in) in_types.push_back(type(v));
-    const std::string fault = card->infer(attrs, in_types, out);
+    const std::string fault = infer_types(*card, attrs, in_types, out);
     if (!fault.empty()) fail(fmt::format("{}: {}", name, fault));
   }
   if (fault_) return std::vector<Value>(8);

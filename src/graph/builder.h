@@ -37,6 +37,10 @@ class Builder {
     return leaf(Leaf::parameter, name, {shape, DType::f32});
   }
   Value random_key();  // the step's random key, i32[4]: an input the trainer fills
+  // What the summed loss is multiplied with, []: an input the trainer fills, unless something else
+  // was put in its place before the model asks.
+  Value loss_scale();
+  void set_loss_scale(Value scale) { loss_scale_ = scale; }
 
   std::vector<Value> op_all(std::string_view op, std::vector<Value> in, Attrs attrs = {});
   Value op(std::string_view name, std::vector<Value> in, Attrs attrs = {}) {
@@ -81,6 +85,7 @@ class Builder {
   Graph graph_;
   int32_t scope_ = 0;
   int64_t random_streams_ = 0;
+  Value loss_scale_;
   std::optional<ErrorFields> fault_;
 };
 

@@ -1,6 +1,7 @@
 #include "graph/graph.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace millrace {
 
@@ -21,6 +22,61 @@ double traffic(const OpSite& site) {
   for (const TensorType& t : site.in) bytes += static_cast<double>(t.bytes());
   for (const TensorType& t : site.out) bytes += static_cast<double>(t.bytes());
   return bytes;
+}
+
+void set_store(Attrs& attrs, std::span<const DType> types) {
+  attrs.erase("store");
+  if (std::none_of(types.begin(), types.end(), is_half)) return;
+  std::string text;
+  for (size_t begin = 0, end = 0; begin < types.size(); begin = end) {
+    while (end < types.size() && types[end] == types[begin]) ++end;
+    if (begin == 0 && end == types.size())
+      text = dtype_name(types[0]);
+    else
+      text += fmt::format("{}{}*{}", begin ? "," : "", dtype_name(types[begin]), end - begin);
+  }
+  attrs.set({"store", text});
+}
+
+namespace {
+
+DType dtype_from_name(std::string_view name) {
+  for (const DType t : {DType::f32, DType::i32, DType::bf16, DType::f16})
+    if (dtype_name(t) == name) return t;
+  MR_CHECK(false, "no type named {}", name);
+  return DType::f32;
+}
+
+void apply_store(std::string_view text, std::vector<TensorType>& out) {
+  if (text.find('*') == text.npos) {
+    for (TensorType& t : out) t.dtype = dtype_from_name(text);
+    return;
+  }
+  size_t next = 0;
+  while (!text.empty()) {
+    const std::string_view run = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), run.size() + 1));
+    const size_t star = run.find('*');
+    int64_t count = 0;
+    std::from_chars(run.data() + star + 1, run.data() + run.size(), count);
+    for (; count > 0 && next < out.size(); --count)
+      out[next++].dtype = dtype_from_name(run.substr(0, star));
+    MR_CHECK(count == 0, "store names more than {} outputs", out.size());
+  }
+  MR_CHECK(next == out.size(), "store names {} of {} outputs", next, out.size());
+}
+
+}  // namespace
+
+std::string infer_types(const OpCard& card, const Attrs& attrs, std::span<const TensorType> in,
+                        std::vector<TensorType>& out) {
+  std::vector<TensorType> full(in.begin(), in.end());
+  for (TensorType& t : full)
+    if (is_half(t.dtype)) t.dtype = DType::f32;
+  if (std::string fault = card.infer(attrs, full, out); !fault.empty()) return fault;
+  if (card.is_view) out[0].dtype = in[0].dtype;
+  if (const std::string store = attrs.text("store"); !store.empty()) apply_store(store, out);
+  return "";
 }
 
 std::vector<TensorType> Graph::in_types(const Node& node) const {
@@ -92,7 +148,7 @@ void verify(const Graph& g, std::string_view after) {
                v.out);
     if (n.leaf != Leaf::none) continue;
     std::vector<TensorType> out;
-    const std::string fault = n.op->infer(n.attrs, g.in_types(n), out);
+    const std::string fault = infer_types(*n.op, n.attrs, g.in_types(n), out);
     MR_CHECK(fault.empty() && out == n.out, "after {}: node {} ({}) {}: {}", after, id, n.op->name,
              g.scopes[static_cast<size_t>(n.scope)].path, fault.empty() ? "types changed" : fault);
   }
@@ -139,10 +195,11 @@ void Rewriter::map(Value old, Value replacement) {
   map_[static_cast<size_t>(old.node)][static_cast<size_t>(old.out)] = replacement;
 }
 
-Graph Rewriter::finish(std::string_view pass) {
+Graph Rewriter::finish(std::string_view pass, const std::vector<Update>& added) {
   for (const auto& [name, v] : from_.outputs) to.outputs[name] = mapped(v);
   for (const Update& u : from_.updates)
     to.updates.push_back({mapped({u.leaf, 0}).node, mapped(u.value)});
+  to.updates.insert(to.updates.end(), added.begin(), added.end());
   Graph graph = without_dead_nodes(to);
   verify(graph, pass);
   return graph;

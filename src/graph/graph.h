@@ -28,7 +28,15 @@ enum class Phase : uint8_t { forward, backward, optimizer };
 std::string_view phase_name(Phase phase);
 
 // What a leaf holds; decides where it lives and how memory is accounted.
-enum class Leaf : uint8_t { none, input, parameter, optimizer_state, gradient_buffer, cache };
+enum class Leaf : uint8_t {
+  none,
+  input,
+  parameter,
+  optimizer_state,
+  gradient_buffer,
+  cache,
+  shadow  // a 16-bit copy of a parameter
+};
 
 struct Node {
   const OpCard* op = nullptr;
@@ -89,8 +97,9 @@ class Rewriter {
     return to.size() - 1;
   }
   void map(Value old, Value replacement);
-  // Maps outputs and updates, drops what nothing needs, verifies.
-  Graph finish(std::string_view pass);
+  // Maps outputs and updates, drops what nothing needs, verifies. `added` are updates of the new
+  // graph that the old one does not have.
+  Graph finish(std::string_view pass, const std::vector<Update>& added = {});
 
   Graph to;
 

@@ -23,8 +23,8 @@ struct OpSite {
   std::span<const TensorType> out;
 };
 
-// What the reference loop gets. T is float or double: every f32 tensor holds T, i32 tensors
-// int32_t.
+// What the reference loop gets. T is float or double: every f32 tensor, and every 16-bit one, holds
+// T; i32 tensors int32_t.
 template <typename T>
 struct RefCall {
   OpSite site;
@@ -82,7 +82,8 @@ struct OpCard {
   std::string_view name;
   std::string_view summary;  // what it computes and where the formula comes from
 
-  // Fills `out`, or returns what is wrong ("inner sizes 64 and 128").
+  // Fills `out`, or returns what is wrong ("inner sizes 64 and 128"). Knows f32 and i32 only:
+  // infer_types puts 16-bit types on top.
   std::string (*infer)(const Attrs&, std::span<const TensorType> in, std::vector<TensorType>& out);
 
   // Builds the gradient out of graph nodes; when null, `no_gradient` says why.
@@ -102,7 +103,18 @@ struct OpCard {
   std::vector<InPlace> (*in_place)(const OpSite&) = nullptr;  // null: none
   bool is_view = false;  // output 0 is input 0's storage, unchanged; no kernel runs
   bool cheap = false;    // memory-bound and quick: first choice for recomputation
+  // Inputs and outputs, by bit, that stay f32 in a 16-bit program: statistics, losses, scales.
+  uint32_t full_in = 0, full_out = 0;
+  bool keeps_shadows = false;  // an optimizer: see ops/optimizer_common.h
 };
+
+// The output types of a use of an op: those of its card, where attribute `store` says so in 16
+// bits. `store` is one type for all outputs ("bf16") or runs of them ("f32*3,bf16*2"). A view has
+// the type of what it views.
+std::string infer_types(const OpCard& card, const Attrs& attrs, std::span<const TensorType> in,
+                        std::vector<TensorType>& out);
+// Sets or removes `store` for outputs of these types.
+void set_store(Attrs& attrs, std::span<const DType> types);
 
 // The registry, defined in ops/op_registry.cc from op_list.inc.
 std::span<const OpCard* const> all_op_cards();

@@ -16,6 +16,7 @@ Graph optimize(const Graph& graph, const PassOptions& options) {
   auto on = [&](const char* name) { return !options.off.contains(name); };
   Graph g = graph;
   if (on("simplify")) g = simplify(g);
+  g = apply_precision(g, options.precision);
   if (on("chunk_head") && options.head_chunk_rows > 0) g = chunk_head(g, options.head_chunk_rows);
   // Before fusion: a cheap result can be recomputed alone only while it is a node of its own.
   if (on("recompute") && !(options.recompute == Recompute{})) g = recompute(g, options.recompute);
@@ -56,9 +57,16 @@ bool reads_shape(const Graph& g, const Expression& e, const std::vector<Value>& 
   return found;
 }
 
-// An element-wise node from an expression and inputs, equal and unused inputs removed.
+std::vector<DType> dtypes(const std::vector<TensorType>& types) {
+  std::vector<DType> list;
+  for (const TensorType& t : types) list.push_back(t.dtype);
+  return list;
+}
+
+// An element-wise node from an expression and inputs, equal and unused inputs removed; `store` are
+// the types of its results.
 Node elementwise_node(const Graph& g, const Expression& expression, const std::vector<Value>& in,
-                      const Node& like) {
+                      const std::vector<DType>& store, const Node& like) {
   std::vector<int> same_as(in.size()), operand_of;
   for (size_t i = 0; i < in.size(); ++i)
     same_as[i] = static_cast<int>(std::find(in.begin(), in.end(), in[i]) - in.begin());
@@ -75,7 +83,8 @@ Node elementwise_node(const Graph& g, const Expression& expression, const std::v
   n.in.resize(static_cast<size_t>(e.operands));
   for (size_t i = 0; i < in.size(); ++i)
     if (operand_of[i] >= 0) n.in[static_cast<size_t>(operand_of[i])] = in[i];
-  const std::string fault = n.op->infer(n.attrs, g.in_types(n), n.out);
+  set_store(n.attrs, store);
+  const std::string fault = infer_types(*n.op, n.attrs, g.in_types(n), n.out);
   MR_CHECK(fault.empty(), "fused element-wise node: {}", fault);
   return n;
 }
@@ -127,7 +136,7 @@ Graph simplify(const Graph& graph) {
         }
       }
       if (reads_shape(r.to, folded, node.in, n.out[0].shape))
-        node = elementwise_node(r.to, folded, node.in, n);
+        node = elementwise_node(r.to, folded, node.in, dtypes(n.out), n);
       // add(embedding_grad(ids, dy), x): scatter into x instead of into zeros.
       const std::string text = node.attrs.text("expr");
       if (text == "t0=add(a0,a1)->t0") {
@@ -221,7 +230,8 @@ Graph fuse_elementwise(const Graph& graph) {
       for (Value v : g[id].in) {
         const NodeId producer = v.node;
         const Node &p = g[producer], &c = g[id];
-        if (!is_op(p, "elementwise") || p.out[0] != c.out[0] || p.phase != c.phase) continue;
+        if (!is_op(p, "elementwise") || p.out[0].shape != c.out[0].shape || p.phase != c.phase)
+          continue;
         // What else reads the producer must come later than the merged node, or be nobody.
         bool others = false, early = false;
         for (NodeId user : users[static_cast<size_t>(producer)]) {
@@ -248,10 +258,15 @@ Graph fuse_elementwise(const Graph& graph) {
         }
         auto results = b.inline_expression(ce, c_terms);
         const size_t c_outputs = results.size();
-        if (others) results.insert(results.end(), p_results.begin(), p_results.end());
+        std::vector<DType> store = dtypes(c.out);
+        if (others) {
+          results.insert(results.end(), p_results.begin(), p_results.end());
+          const std::vector<DType> stored = dtypes(p.out);
+          store.insert(store.end(), stored.begin(), stored.end());
+        }
         const Expression joined = b.finish(results);
         if (!reads_shape(g, joined, in, c.out[0].shape)) continue;
-        Node fused = elementwise_node(g, joined, in, c);
+        Node fused = elementwise_node(g, joined, in, store, c);
         g[id] = std::move(fused);
         if (others) {
           auto redirect = [&](Value& value) {
@@ -281,7 +296,7 @@ Graph fuse_epilogue(const Graph& graph) {
     Value chosen;
     for (Value v : g[id].in) {
       const Node& m = g[v.node];
-      if (!is_op(m, "matmul") || m.attrs.find("expr") || m.out[0] != g[id].out[0] ||
+      if (!is_op(m, "matmul") || m.attrs.find("expr") || m.out[0].shape != g[id].out[0].shape ||
           m.phase != g[id].phase)
         continue;
       if (users[static_cast<size_t>(v.node)].size() != 1) continue;
@@ -317,6 +332,7 @@ Graph fuse_epilogue(const Graph& graph) {
       fused.in.push_back(v);
     }
     fused.attrs.set({"expr", b.finish(b.inline_expression(e, terms)).str()});
+    set_store(fused.attrs, dtypes(g[id].out));
     fused.out = g[id].out;
     g[id] = std::move(fused);
   }

@@ -17,7 +17,13 @@ struct Recompute {
   friend bool operator==(const Recompute&, const Recompute&) = default;
 };
 
+// What values of forward and backward are stored and multiplied in. Leaves, statistics, losses,
+// gradients of parameters and the optimizer stay f32 in all of them.
+enum class Precision : uint8_t { fp32, tf32, bf16, fp16 };
+std::string_view precision_name(Precision precision);
+
 struct PassOptions {
+  Precision precision = Precision::fp32;
   std::set<std::string> off;  // names from pass_names()
   Recompute recompute;
   int64_t head_chunk_rows = 0;  // rows of logits alive at once; 0: the kernel's own choice
@@ -28,6 +34,10 @@ std::vector<std::string_view> pass_names();
 // Merges equal nodes, folds constants into expressions, drops identities, adds into embedding
 // gradients.
 Graph simplify(const Graph& graph);
+// Types and casts of a precision. Parameters are read through 16-bit copies, leaves named by
+// shadow_name, which the optimizer keeps current in the pass that updates the parameter.
+Graph apply_precision(const Graph& graph, Precision precision);
+std::string shadow_name(std::string_view parameter);
 // Backward nodes read recomputed values instead of stored ones.
 Graph recompute(const Graph& graph, const Recompute& how);
 // Chains of element-wise nodes become one.

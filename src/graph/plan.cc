@@ -13,6 +13,8 @@ std::string_view memory_class_name(MemoryClass c) {
   switch (c) {
     case MemoryClass::parameters:
       return "parameters";
+    case MemoryClass::shadows:
+      return "16-bit weights";
     case MemoryClass::optimizer_state:
       return "optimizer state";
     case MemoryClass::gradients:
@@ -37,6 +39,8 @@ MemoryClass leaf_class(Leaf leaf) {
   switch (leaf) {
     case Leaf::parameter:
       return MemoryClass::parameters;
+    case Leaf::shadow:
+      return MemoryClass::shadows;
     case Leaf::optimizer_state:
       return MemoryClass::optimizer_state;
     case Leaf::gradient_buffer:
@@ -85,10 +89,14 @@ void assign_buffers(Plan& plan) {
       const auto updated = update_of.find(value);
       if (updated != update_of.end()) {
         const int32_t leaf_buffer = plan.buffer_of[static_cast<size_t>(updated->second)][0];
+        // In place of the leaf, or, when the node does not read it, straight into it.
+        bool reads = false;
+        for (size_t i = 0; i < n.in.size(); ++i) reads = reads || buffer_in(n.in[i]) == leaf_buffer;
         for (const InPlace& p : pairs)
           if (p.out == static_cast<int>(o) &&
               buffer_in(n.in[static_cast<size_t>(p.in)]) == leaf_buffer)
             buffer = leaf_buffer;
+        if (!reads && !n.op->is_view) buffer = leaf_buffer;
         MR_CHECK(buffer == leaf_buffer, "{} cannot update {} in place", n.op->name,
                  g[updated->second].name);
         for (NodeId later = id + 1; later < g.size(); ++later)
@@ -101,7 +109,9 @@ void assign_buffers(Plan& plan) {
         const int32_t candidate = buffer_in(n.in[static_cast<size_t>(p.in)]);
         const Buffer& b = plan.buffers[static_cast<size_t>(candidate)];
         // The input must die here: no later reader of anything that shares its buffer.
-        if (b.in_state || b.last > id || b.bytes != aligned(n.out[o].bytes())) continue;
+        if (b.in_state || b.last > id || b.bytes != aligned(n.out[o].bytes()) ||
+            in_types[static_cast<size_t>(p.in)].dtype != n.out[o].dtype)
+          continue;
         if (std::find(taken.begin(), taken.end(), candidate) != taken.end()) continue;
         // Read through another input too (a value used twice, a view): only if that one may be
         // overwritten as well.

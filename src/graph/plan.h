@@ -30,6 +30,7 @@ class KernelChooser {
 
 enum class MemoryClass : uint8_t {
   parameters,
+  shadows,
   optimizer_state,
   gradients,
   cache,
@@ -38,9 +39,9 @@ enum class MemoryClass : uint8_t {
   temporaries,
   workspace
 };
-constexpr size_t kMemoryClasses = 8;
+constexpr size_t kMemoryClasses = 9;
 std::string_view memory_class_name(MemoryClass c);
-constexpr int64_t kAlignment = 64;  // one cache line, one AVX-512 register
+constexpr int64_t kAlignment = 256;  // what cuBLASLt wants of a workspace; whole cache lines
 inline int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // A piece of storage. Leaves live in the state, which all plans of a session share by name;

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/half.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -238,21 +239,6 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::vector<int64_t> offsets_;
 };
 
-float half_to_float(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t exponent = half >> 10 & 0x1F, mantissa = half & 0x3FF;
-  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24, exact in float
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign ? -magnitude : magnitude;
-  }
-  const uint32_t wide = exponent == 31 ? 255 : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
-}
-
-float bfloat_to_float(uint16_t bfloat) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bfloat) << 16);
-}
-
 // Element by element through memcpy: the bytes may stand at any address.
 template <typename Stored, typename Convert>
 void convert_all(std::span<const std::byte> bytes, std::vector<float>* out, Convert convert) {
@@ -362,9 +348,9 @@ std::vector<float> SafetensorsFile::to_f32(const Entry& entry) const {
   if (entry.dtype == "F32") {
     if (!stored.empty()) std::memcpy(values.data(), stored.data(), stored.size());
   } else if (entry.dtype == "F16") {
-    convert_all<uint16_t>(stored, &values, half_to_float);
+    convert_all<uint16_t>(stored, &values, f16_to_float);
   } else if (entry.dtype == "BF16") {
-    convert_all<uint16_t>(stored, &values, bfloat_to_float);
+    convert_all<uint16_t>(stored, &values, bf16_to_float);
   } else if (entry.dtype == "F64") {
     convert_all<double>(stored, &values, [&](double value) {
       if (std::isfinite(value) && std::fabs(value) > std::numeric_limits<float>::max()) {

@@ -197,7 +197,7 @@ class Gpt : public Model {
     }
     const Value x = trunk(layers, tokens, places);
     const Value targets = b.input("targets", rows);
-    const Value scale = b.input("loss_scale", {Shape{}, DType::f32});
+    const Value scale = b.loss_scale();
     const Value head = head_weight(layers);
     const auto scope = b.scope("loss");
     return b.op("linear_cross_entropy", {x, head, targets, scale},

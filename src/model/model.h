@@ -44,8 +44,8 @@ class Model {
   // tokenizer, `max_length` from training.max_length.
   virtual void resolve(Schema& schema, int64_t vocab_size, int64_t max_length) = 0;
   virtual std::vector<Parameter> parameters() const = 0;
-  // Declares inputs "tokens", "targets" (i32 [B,T], -1: not scored) and "loss_scale" ([]); returns
-  // the loss: loss_scale times the sum of the targets' negative log-likelihoods. For packed rows
+  // Declares inputs "tokens" and "targets" (i32 [B,T], -1: not scored); returns the loss:
+  // Builder::loss_scale() times the sum of the targets' negative log-likelihoods. For packed rows
   // also "segments" and "positions" (i32 [B,T]): which sequence of its row a token is of, and where
   // in it; tokens of different sequences do not see each other.
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;

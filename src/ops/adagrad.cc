@@ -28,6 +28,7 @@ void reference(const RefCall<T>& c) {
       c.out(i)[j] = p - lr * g / (std::sqrt(sum) + eps);
       c.out(n + i)[j] = sum;
     }
+  copy_shadows(c);
 }
 
 Cost cost(const OpSite& site) {
@@ -51,6 +52,7 @@ std::vector<OpCase> cases() {
       {optimizer_case(three, 1, 0.01, 2, 3), attrs(1e-10, "0;0.25;0", 3)},
       {optimizer_case(three, 1, 0.01, INFINITY, 3), attrs(1e-10, "0.1;0.1;0.1", 3)},
       {optimizer_case(empty, 1, 0.01, 1, 3), attrs(1e-10, "0.1;0.1", 2)},
+      with_shadows({optimizer_case(large, 1, 0.01, 1, 3), attrs(1e-10, "0.1;0.1", 2)}, "1"),
       {optimizer_case(large, 1, 0.01, 0.75, 7), attrs(1e-10, "0.1;0", 2)},
   };
 }
@@ -69,6 +71,7 @@ const OpCard adagrad_card = {
     .cost = cost,
     .cases = cases,
     .in_place = optimizer_in_place,
+    .keeps_shadows = true,
 };
 
 }  // namespace millrace

@@ -40,4 +40,7 @@ void run(const Call& c) {
 }  // namespace
 }  // namespace millrace::cpu::MR_ISA
 
-MR_CPU_KERNELS(adagrad, {.name = "chunks", .prepare = prepare_optimizer, .run = run})
+MR_CPU_KERNELS(adagrad, {.name = "chunks",
+                         .decline = decline_shadows,
+                         .prepare = prepare_optimizer,
+                         .run = run})

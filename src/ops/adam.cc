@@ -40,6 +40,7 @@ void reference(const RefCall<T>& c) {
       c.out(n + i)[j] = m;
       c.out(2 * n + i)[j] = v;
     }
+  copy_shadows(c);
 }
 
 Cost cost(const OpSite& site) {
@@ -64,6 +65,11 @@ std::vector<OpCase> cases() {
       {optimizer_case(three, 2, 0.01, 2, 3), attrs(0.95, false, "0;0.25;0", 3)},
       {optimizer_case(three, 2, 0.01, INFINITY, 3), attrs(0.95, true, "0.1;0.1;0.1", 3)},
       {optimizer_case(empty, 2, 0.01, 1, 3), attrs(0.95, true, "0.1;0.1", 2)},
+      with_shadows({optimizer_case(three, 2, 0.01, 0.25, 2), attrs(0.95, true, "0.1;0;0.5", 3)},
+                   "0;2"),
+      with_shadows({optimizer_case(large, 2, 0.01, INFINITY, 2), attrs(0.95, true, "0.1;0", 2)},
+                   "0"),
+      with_shadows({optimizer_case(large, 2, 0.01, 1, 2), attrs(0.95, true, "0.1;0", 2)}, "0;1"),
       {optimizer_case(large, 2, 0.01, 0.75, 7), attrs(0.95, true, "0.1;0", 2)},
   };
 }
@@ -95,6 +101,7 @@ const OpCard adam_card = {
     .cases = cases,
     .benchmarks = benchmarks,
     .in_place = optimizer_in_place,
+    .keeps_shadows = true,
 };
 
 }  // namespace millrace

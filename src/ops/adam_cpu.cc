@@ -67,4 +67,5 @@ void run(const Call& c) {
 }  // namespace
 }  // namespace millrace::cpu::MR_ISA
 
-MR_CPU_KERNELS(adam, {.name = "chunks", .prepare = prepare_optimizer, .run = run})
+MR_CPU_KERNELS(
+    adam, {.name = "chunks", .decline = decline_shadows, .prepare = prepare_optimizer, .run = run})

@@ -300,6 +300,7 @@ const OpCard attention_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .full_out = 0b10,
 };
 
 extern const OpCard attention_grad_card;
@@ -314,6 +315,7 @@ const OpCard attention_grad_card = {
     .reference_f64 = grad_reference<double>,
     .cost = grad_cost,
     .cases = grad_cases,
+    .full_in = 0b100,
 };
 
 }  // namespace millrace

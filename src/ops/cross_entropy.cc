@@ -134,6 +134,7 @@ const OpCard cross_entropy_card = {
     .cost = cost,
     .cases = cases,
     .benchmarks = benchmarks,
+    .full_out = 0b10,
 };
 
 extern const OpCard cross_entropy_grad_card;
@@ -150,6 +151,7 @@ const OpCard cross_entropy_grad_card = {
     .cases = grad_cases,
     .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
+    .full_in = 0b1000,
 };
 
 }  // namespace millrace

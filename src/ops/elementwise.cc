@@ -120,7 +120,7 @@ std::vector<InPlace> in_place(const OpSite& site) {
   std::vector<InPlace> pairs;
   for (size_t o = 0; o < site.out.size(); ++o)
     for (size_t i = 0; i < site.in.size(); ++i)
-      if (site.in[i].dtype == DType::f32 && site.in[i].shape == site.out[o].shape)
+      if (site.in[i] == site.out[o])
         pairs.push_back({static_cast<int>(o), static_cast<int>(i)});
   return pairs;
 }

@@ -134,6 +134,8 @@ const OpCard embedding_grad_card = {
     .cases = grad_cases,
     .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
+    .full_in = 0b100,
+    .full_out = 0b1,
 };
 
 }  // namespace millrace

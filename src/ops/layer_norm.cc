@@ -185,6 +185,8 @@ const OpCard layer_norm_card = {
     .benchmarks = benchmarks,
     .in_place = in_place,
     .cheap = true,
+    .full_in = 0b110,
+    .full_out = 0b110,
 };
 
 extern const OpCard layer_norm_grad_card;
@@ -201,6 +203,8 @@ const OpCard layer_norm_grad_card = {
     .cases = grad_cases,
     .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
+    .full_in = 0b1110,
+    .full_out = 0b110,
 };
 
 }  // namespace millrace

@@ -32,11 +32,14 @@ const OpCard leaf_card = {.name = "leaf",
                           .no_gradient = "it is where gradients end"};
 
 extern const OpCard constant_card;
-const OpCard constant_card = {.name = "constant",
-                              .summary = "a tensor filled with one number",
-                              .infer = infer_constant,
-                              .no_gradient = "it depends on nothing",
-                              MR_REFERENCE,
-                              .cases = constant_cases};
+const OpCard constant_card = {
+    .name = "constant",
+    .summary = "a tensor filled with one number",
+    .infer = infer_constant,
+    .no_gradient = "it depends on nothing",
+    MR_REFERENCE,
+    .cases = constant_cases,
+    .full_out = 0b1,
+};
 
 }  // namespace millrace

@@ -6,13 +6,13 @@
 
 namespace millrace {
 
-#define MR_OP(name, kernels) extern const OpCard name##_card;
+#define MR_OP(name, kernels, device_kernels) extern const OpCard name##_card;
 #include "ops/op_list.inc"
 #undef MR_OP
 
 std::span<const OpCard* const> all_op_cards() {
   static const OpCard* const cards[] = {
-#define MR_OP(name, kernels) &name##_card,
+#define MR_OP(name, kernels, device_kernels) &name##_card,
 #include "ops/op_list.inc"
 #undef MR_OP
   };

@@ -8,7 +8,7 @@ namespace millrace::cpu {
 #define MR_DECLARE_cpu(name)            \
   extern const Kernel name##_kernels[]; \
   extern const size_t name##_kernel_count;
-#define MR_OP(name, kernels) MR_DECLARE_##kernels(name)
+#define MR_OP(name, kernels, device_kernels) MR_DECLARE_##kernels(name)
 namespace avx2 {
 #include "ops/op_list.inc"
 }
@@ -24,7 +24,7 @@ std::span<const Kernel> kernels_of(std::string_view op, Isa isa) {
     return isa == Isa::avx512                                                         \
                ? std::span(avx512::op_name##_kernels, avx512::op_name##_kernel_count) \
                : std::span(avx2::op_name##_kernels, avx2::op_name##_kernel_count);
-#define MR_OP(name, kernels) MR_LOOKUP_##kernels(name)
+#define MR_OP(name, kernels, device_kernels) MR_LOOKUP_##kernels(name)
 #include "ops/op_list.inc"
 #undef MR_OP
   return {};

@@ -54,29 +54,62 @@ std::string infer_optimizer(const Attrs& attrs, std::span<const TensorType> in,
   const std::string decay = attrs.text("decay");
   if (!decay_from_text(decay, n)) return fmt::format("decay `{}`, wants {} numbers", decay, n);
   const auto count = static_cast<size_t>(n), groups = static_cast<size_t>(2 + states);
-  if (in.size() != groups * count + 3)
-    return fmt::format("wants {} inputs, got {}", groups * count + 3, in.size());
+  const std::vector<int64_t> shadows = shadow_list(attrs);
+  const size_t wanted = groups * count + 3 + shadows.size();
+  if (in.size() != wanted) return fmt::format("wants {} inputs, got {}", wanted, in.size());
   for (size_t i = 0; i < groups * count; ++i) {
     const std::string what = fmt::format("input {}", i);
     const std::string fault =
         first_fault({expect_f32(what, in[i]), expect_type(what, in[i], in[i % count])});
     if (!fault.empty()) return fault;
   }
-  for (size_t i = groups * count; i < in.size(); ++i)
+  for (size_t i = groups * count; i < groups * count + 3; ++i)
     if (const std::string fault = expect_type("scalar", in[i], {{}, DType::f32}); !fault.empty())
       return fault;
   out.clear();
   for (size_t group = 0; group < groups - 1; ++group)
     out.insert(out.end(), in.begin(), in.begin() + static_cast<int64_t>(n));
+  for (size_t i = 0; i < shadows.size(); ++i) {
+    const int64_t of = shadows[i];
+    if (of < 0 || of >= n) return fmt::format("a shadow of tensor {}, there are {}", of, n);
+    const std::string fault = expect_type(fmt::format("shadow {}", i), in[groups * count + 3 + i],
+                                          in[static_cast<size_t>(of)]);
+    if (!fault.empty()) return fault;
+    out.push_back(in[static_cast<size_t>(of)]);
+  }
   return "";
+}
+
+std::vector<int64_t> shadow_list(const Attrs& attrs) {
+  std::vector<int64_t> list;
+  const std::string text = attrs.text("shadows");
+  for (const char *at = text.data(), *end = at + text.size(); at < end; ++at) {
+    int64_t index = -1;
+    at = std::from_chars(at, end, index).ptr;
+    list.push_back(index);
+  }
+  return list;
+}
+
+std::string decline_shadows(const OpSite& site) {
+  return shadow_list(site.attrs).empty() ? "" : "16-bit copies";
+}
+
+OpCase with_shadows(OpCase c, const char* shadows) {
+  c.attrs.set({"shadows", shadows});
+  for (const int64_t of : shadow_list(c.attrs))
+    c.in.push_back(normal_input(c.in[static_cast<size_t>(of)].type.shape));
+  return c;
 }
 
 std::vector<InPlace> optimizer_in_place(const OpSite& site) {
   const auto n = static_cast<int>(site.attrs.integer("n"));
+  const auto outputs = static_cast<int>(site.out.size()),
+             shadows = static_cast<int>(shadow_list(site.attrs).size());
   std::vector<InPlace> pairs;
-  // The gradients stand between the parameters and their state.
-  for (int i = 0; i < static_cast<int>(site.out.size()); ++i)
-    pairs.push_back({i, i < n ? i : i + n});
+  // The gradients stand between the parameters and their state, the scalars before the shadows.
+  for (int i = 0; i < outputs; ++i)
+    pairs.push_back({i, i < n ? i : i < outputs - shadows ? i + n : i + n + 3});
   return pairs;
 }
 

@@ -61,13 +61,16 @@ std::vector<OpCase> benchmarks() {
 }  // namespace
 
 extern const OpCard reduce_sum_card;
-const OpCard reduce_sum_card = {.name = "reduce_sum",
-                                .summary = "sum over leading, trailing or all dimensions",
-                                .infer = infer,
-                                .vjp = vjp,
-                                MR_REFERENCE,
-                                .cost = cost,
-                                .cases = cases,
-                                .benchmarks = benchmarks};
+const OpCard reduce_sum_card = {
+    .name = "reduce_sum",
+    .summary = "sum over leading, trailing or all dimensions",
+    .infer = infer,
+    .vjp = vjp,
+    MR_REFERENCE,
+    .cost = cost,
+    .cases = cases,
+    .benchmarks = benchmarks,
+    .full_out = 0b1,
+};
 
 }  // namespace millrace

@@ -156,6 +156,8 @@ const OpCard rms_norm_card = {
     .benchmarks = benchmarks,
     .in_place = in_place,
     .cheap = true,
+    .full_in = 0b10,
+    .full_out = 0b10,
 };
 
 extern const OpCard rms_norm_grad_card;
@@ -172,6 +174,8 @@ const OpCard rms_norm_grad_card = {
     .cases = grad_cases,
     .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
+    .full_in = 0b110,
+    .full_out = 0b10,
 };
 
 }  // namespace millrace

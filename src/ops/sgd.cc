@@ -38,6 +38,7 @@ void reference(const RefCall<T>& c) {
       }
       c.out(i)[j] = p - lr * g;
     }
+  copy_shadows(c);
 }
 
 Cost cost(const OpSite& site) {
@@ -61,6 +62,8 @@ std::vector<OpCase> cases() {
       list.push_back({optimizer_case(three, states, 0.01, 0.25, 2), attrs("0.1;0;0.5", 3)});
       list.push_back({optimizer_case(three, states, 0.01, INFINITY, 2), attrs("0.1;0;0.5", 3)});
       list.push_back({optimizer_case(empty, states, 0.01, 1, 3), attrs("0.1;0.1", 2)});
+      list.push_back(
+          with_shadows({optimizer_case(large, states, 0.01, 1, 3), attrs("0.1;0.1", 2)}, "0"));
       list.push_back({optimizer_case(large, states, 0.01, 0.75, 7), attrs("0.1;0", 2)});
     }
   return list;
@@ -80,6 +83,7 @@ const OpCard sgd_card = {
     .cost = cost,
     .cases = cases,
     .in_place = optimizer_in_place,
+    .keeps_shadows = true,
 };
 
 }  // namespace millrace

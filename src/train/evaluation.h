@@ -2,8 +2,13 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "exec/session.h"
+#include "model/model.h"
+#include "train/report.h"
+#include "train/settings.h"
 #include "train/training_data.h"
 
 namespace millrace {
@@ -16,5 +21,13 @@ void write_batch(Session& session, size_t plan, const Batch& batch);
 // between; NaN when there is nothing to validate on.
 std::optional<double> validate(const TrainingData& data, Session& session, size_t first_plan,
                                const std::function<bool()>& stop);
+
+// What validation measures.
+Metrics metrics_of(double loss);
+std::vector<std::string> metric_names();
+
+// All validation batches, with the weights of a folder.
+Metrics evaluate_model(const Model& model, const Settings& settings, const TrainingData& data,
+                       Backend& backend, const fs::path& folder);
 
 }  // namespace millrace

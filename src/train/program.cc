@@ -13,10 +13,16 @@ struct ParameterGradient {
   Value gradient;
 };
 
-// Forward and backward; one gradient per parameter, in table order.
-std::vector<ParameterGradient> build_gradients(Builder& b, const Model& model, BatchShape shape,
-                                               Value& loss) {
-  loss = model.build_loss(b, shape);
+// Forward and backward; one gradient per parameter, in table order. `scaling`, when the precision
+// wants one, is a factor that the gradients carry and `loss` does not.
+std::vector<ParameterGradient> build_gradients(Builder& b, const Model& model,
+                                               const Settings& settings, BatchShape shape,
+                                               Value& loss, Value& scaling) {
+  if (settings.pass_precision() == Precision::fp16) {
+    scaling = b.leaf(Leaf::optimizer_state, kLossScaling, {Shape{}, DType::f32});
+    b.set_loss_scale(b.mul(b.loss_scale(), scaling));
+  }
+  const Value scaled = model.build_loss(b, shape);
   if (b.failed()) return {};
   std::vector<ParameterGradient> list;
   std::vector<Value> wanted;
@@ -29,10 +35,39 @@ std::vector<ParameterGradient> build_gradients(Builder& b, const Model& model, B
   b.phase = Phase::backward;
   const Value one = b.constant(1);
   b.phase = Phase::forward;
-  const Seed seed{loss, one};
+  const Seed seed{scaled, one};
   const auto gradient_values = gradients(b, std::span(&seed, 1), wanted);
   for (size_t i = 0; i < list.size(); ++i) list[i].gradient = gradient_values[i];
+  b.phase = Phase::optimizer;
+  loss = scaling.valid() ? b.apply(Function::div, scaled, scaling) : scaled;
   return list;
+}
+
+// Half after an update that was not finite, double after many that were; `factor` is positive when
+// the update was made. PyTorch's GradScaler, with its constants.
+void build_scaling_update(Builder& b, Value scaling, Value factor) {
+  constexpr double kGrowAfter = 2000;
+  const Value count = b.leaf(Leaf::optimizer_state, "loss_scaling.count", {Shape{}, DType::f32});
+  ExpressionBuilder e(3);
+  const Term one = e.constant(1), made = e.apply(Function::step, e.operand(2));
+  const Term next = e.apply(Function::mul, made, e.apply(Function::add, e.operand(1), one));
+  const Term grows =
+      e.apply(Function::step, e.apply(Function::sub, next, e.constant(kGrowAfter - 0.5)));
+  // 1/2 + made/2 + grows
+  const Term change =
+      e.apply(Function::add,
+              e.apply(Function::mul, e.constant(0.5), e.apply(Function::add, one, made)), grows);
+  const Term scale = e.apply(Function::mul, e.operand(0), change);
+  const Term counted = e.apply(Function::mul, next, e.apply(Function::sub, one, grows));
+  const auto out = b.op_all("elementwise", {scaling, count, factor},
+                            {{"expr", e.finish({scale, counted}).str()}});
+  b.update(scaling, out[0]);
+  b.update(count, out[1]);
+}
+
+// What the earlier micro-batches of an update gave.
+Value earlier_loss(Builder& b) {
+  return b.leaf(Leaf::gradient_buffer, "gradient.loss", {Shape{}, DType::f32});
 }
 
 Value gradient_buffer(Builder& b, const Parameter& p) {
@@ -109,18 +144,16 @@ void build_average(Builder& b, const std::vector<ParameterGradient>& list,
 
 Graph build_step_graph(const Model& model, const Settings& settings, BatchShape shape) {
   Builder b;
-  Value loss;
-  auto list = build_gradients(b, model, shape, loss);
+  Value whole, scaling;
+  auto list = build_gradients(b, model, settings, shape, whole, scaling);
   if (b.failed()) return b.finish();
-  b.phase = Phase::optimizer;
   if (settings.grad_accum > 1)
     for (auto& p : list) p.gradient = b.add(p.gradient, gradient_buffer(b, p.parameter));
   std::vector<Value> all;
   for (const auto& p : list) all.push_back(p.gradient);
-  const Value norm = b.op("grad_norm", all);
-  // The loss of the whole update; with grad_accum > 1 the host knows what the earlier parts gave.
-  Value whole = loss;
-  if (settings.grad_accum > 1) whole = b.add(loss, b.input("earlier_loss", {Shape{}, DType::f32}));
+  Value norm = b.op("grad_norm", all);
+  if (scaling.valid()) norm = b.apply(Function::div, norm, scaling);
+  if (settings.grad_accum > 1) whole = b.add(whole, earlier_loss(b));
   // min(1, clip / (norm + 1e-6)), PyTorch's clip_grad_norm_. A norm or a loss that is not finite
   // makes the factor not finite, and the optimizer then writes nothing.
   ExpressionBuilder e(2);
@@ -136,27 +169,30 @@ Graph build_step_graph(const Model& model, const Settings& settings, BatchShape 
       e.apply(Function::add, e.apply(Function::sub, n, n), e.apply(Function::sub, l, l));
   const Value scale =
       b.elementwise(e.finish({e.apply(Function::add, factor, guard)}), {norm, whole});
-  const auto updated = build_update(b, settings.optimizer, list, scale);
+  const auto updated =
+      build_update(b, settings.optimizer, list,
+                   scaling.valid() ? b.apply(Function::div, scale, scaling) : scale);
+  if (scaling.valid()) build_scaling_update(b, scaling, scale);
   if (settings.ema_decay > 0) build_average(b, list, updated, scale);
   b.output("loss", whole);
   b.output("grad_norm", norm);
   return b.finish();
 }
 
-Graph build_accumulate_graph(const Model& model, const Settings&, BatchShape shape) {
+Graph build_accumulate_graph(const Model& model, const Settings& settings, BatchShape shape) {
   Builder b;
-  Value loss;
-  const auto list = build_gradients(b, model, shape, loss);
+  Value loss, scaling;
+  const auto list = build_gradients(b, model, settings, shape, loss, scaling);
   if (b.failed()) return b.finish();
-  b.phase = Phase::optimizer;
   const Value beta = b.input("accumulate_beta", {Shape{}, DType::f32});
-  for (const auto& p : list) {
-    const Value buffer = gradient_buffer(b, p.parameter);
+  auto accumulate = [&](Value buffer, Value more) {
     ExpressionBuilder e(3);
     const Term kept = e.apply(Function::mul, e.operand(0), e.operand(1));
     b.update(buffer, b.elementwise(e.finish({e.apply(Function::add, kept, e.operand(2))}),
-                                   {buffer, beta, p.gradient}));
-  }
+                                   {buffer, beta, more}));
+  };
+  for (const auto& p : list) accumulate(gradient_buffer(b, p.parameter), p.gradient);
+  accumulate(earlier_loss(b), loss);
   b.output("loss", loss);
   return b.finish();
 }
@@ -182,11 +218,27 @@ DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOp
           make_plan(build_decode_graph(model, {1, 1}, capacity), options, chooser)};
 }
 
+Plan make_refresh_plan(std::span<const Plan* const> plans, KernelChooser& chooser) {
+  Builder b;
+  for (const Plan* plan : plans)
+    for (const Node& n : plan->graph.nodes) {
+      if (n.leaf != Leaf::shadow || b.graph().find_leaf(n.name) >= 0) continue;
+      const std::string name = n.name.substr(shadow_name("").size());
+      const Value parameter = b.parameter(name, n.out[0].shape),
+                  shadow = b.leaf(Leaf::shadow, n.name, n.out[0]);
+      b.update(shadow,
+               b.op("elementwise", {parameter},
+                    {{"expr", "->a0"}, {"store", std::string(dtype_name(n.out[0].dtype))}}));
+    }
+  return make_plan(b.finish(), {}, chooser);
+}
+
 std::vector<const Plan*> Programs::plans() const {
   std::vector<const Plan*> list;
   for (const auto* of : {&steps, &accumulates, &evaluates})
     for (const Plan& plan : *of) list.push_back(&plan);
   list.insert(list.end(), {&generation.prefill, &generation.decode});
+  if (!refresh.graph.nodes.empty()) list.push_back(&refresh);
   return list;
 }
 
@@ -200,12 +252,11 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
   }
   for (const BatchShape& shape : shapes.evaluate)
     evaluates.push_back(build_eval_graph(model, shape));
-  PassOptions options;
-  options.off.insert(settings.passes_off.begin(), settings.passes_off.end());
+  PassOptions options = settings.pass_options();
   // What a memory limit changes is the training graph's.
   const DecodePlans generation = make_decode_plans(model, model.max_length(), options, chooser);
   auto attempt = [&](const PassOptions& with) {
-    Programs p{{}, {}, {}, generation, with};
+    Programs p{{}, {}, {}, generation, {}, with};
     // Timing the products of one shape takes a second; those of dozens would be a long wait.
     auto plan_all = [&](const std::vector<Graph>& graphs, std::vector<Plan>& plans) {
       for (const Graph& graph : graphs) {
@@ -217,6 +268,7 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
     plan_all(steps, p.steps);
     plan_all(accumulates, p.accumulates);
     plan_all(evaluates, p.evaluates);
+    p.refresh = make_refresh_plan(p.plans(), chooser);
     return p;
   };
   const int64_t limit = settings.memory_limit, layers = std::ssize(recompute_units(steps[0]));

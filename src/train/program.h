@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,20 @@ namespace millrace {
 
 // The graph of one update: loss, gradients, clipping, optimizer. With grad_accum > 1 it is the last
 // micro-batch and adds what the others left in the gradient buffers.
-//   inputs:  tokens, targets, loss_scale, learning_rate, step (1-based), random_key; earlier_loss
-//   with
-//            grad_accum > 1; ema_rate with ema_decay > 0
-//   outputs: loss, grad_norm
+//   inputs:  tokens, targets, loss_scale, learning_rate, step (1-based), random_key; ema_rate with
+//            ema_decay > 0
+//   outputs: loss (of all micro-batches), grad_norm
+// In fp16 the loss is scaled up before it is differentiated, so that small gradients are not lost
+// (Micikevicius et al., arXiv 1710.03740), and the scale follows what 16 bits can hold.
 Graph build_step_graph(const Model& model, const Settings& settings, BatchShape shape);
-// The other micro-batches: buffer = accumulate_beta * buffer + gradient.
+// The other micro-batches: buffer = accumulate_beta * buffer + gradient, and so for the loss.
 Graph build_accumulate_graph(const Model& model, const Settings& settings, BatchShape shape);
+constexpr const char* kLossScaling = "loss_scaling.scale";  // leaf of an fp16 step
+constexpr float kFirstLossScaling = 65536;
 Graph build_eval_graph(const Model& model, BatchShape shape);  // output loss
+// Every 16-bit copy that the plans read, out of its parameter: to be run when parameters were
+// written by anything but the optimizer.
+Plan make_refresh_plan(std::span<const Plan* const> plans, KernelChooser& chooser);
 // T new tokens behind a key/value cache (Model::build_decode); output logits.
 Graph build_decode_graph(const Model& model, BatchShape shape, int64_t capacity);
 
@@ -47,6 +54,7 @@ struct Programs {
   // One for each shape of a batch; none to accumulate with when an update is one batch.
   std::vector<Plan> steps, accumulates, evaluates;
   DecodePlans generation;  // of sample text, with a cache of training.max_length tokens
+  Plan refresh;  // makes the 16-bit copies of the parameters anew; empty when there are none
   PassOptions passes;
 
   const Plan& step() const { return steps[0]; }  // of the largest batch
@@ -57,6 +65,7 @@ struct Programs {
   size_t evaluate_plan(size_t shape = 0) const { return steps.size() + accumulates.size() + shape; }
   size_t prefill_plan() const { return evaluate_plan(evaluates.size()); }
   size_t decode_plan() const { return prefill_plan() + 1; }
+  size_t refresh_plan() const { return prefill_plan() + 2; }
   int64_t total_bytes() const { return layout_session(plans()).total_bytes(); }
 };
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "data/source_files.h"
-#include "graph/passes.h"
 #include "model/model.h"
 
 namespace millrace {
@@ -13,7 +12,8 @@ void Settings::declare(Schema& s) {
   s.text("run_name", &run_name)
       .help("Name of the run; its folder is <runs_folder>/<run_name>/<time>-<id>.");
   s.text("runs_folder", &runs_folder).help("Where run folders are made.");
-  s.choice("device", &device, {"auto", "cpu"}).help("What trains.");
+  s.text("device", &device)
+      .help("What trains: cpu; cuda, cuda:N, an NVIDIA GPU; auto: a GPU if there is one.");
   s.integer("seed", &seed).range(0, 9.0e15).help("Everything random follows from it.");
 
   s.choice("model.type", &model_type, model_families()).help("Model family.");
@@ -110,6 +110,15 @@ void Settings::declare(Schema& s) {
       .range(1, 1 << 20)
       .help("Sequences per micro-batch; times grad_accum it is the optimisation batch.");
   s.integer("training.grad_accum", &grad_accum).range(1, 1 << 16).help("Micro-batches per update.");
+  s.choice("training.precision", &precision, {"auto", "fp32", "tf32", "bf16", "fp16"})
+      .help(
+          "What the model computes in. bf16, fp16: 16-bit values with 32-bit master weights, fp16 "
+          "with "
+          "dynamic loss scaling; tf32: 32-bit values, products of 19 bits; auto: bf16 on a GPU, "
+          "fp32 on "
+          "the CPU.");
+  s.boolean("training.use_compile", &use_compile)
+      .help("CUDA: a step is captured once as a graph and replayed.");
   s.integer("training.max_length", &max_length).range(1, 1 << 20).help("Tokens per sequence.");
   s.integer("training.max_steps", &max_steps)
       .range(0, 1e12)
@@ -272,6 +281,19 @@ bool RunLength::due(const std::vector<Duration>& every, int64_t step) const {
       return true;
   }
   return false;
+}
+
+Precision Settings::pass_precision() const {
+  for (const Precision p : {Precision::tf32, Precision::bf16, Precision::fp16})
+    if (precision == precision_name(p)) return p;
+  return Precision::fp32;
+}
+
+PassOptions Settings::pass_options() const {
+  PassOptions options;
+  options.off.insert(passes_off.begin(), passes_off.end());
+  options.precision = pass_precision();
+  return options;
 }
 
 RunLength run_length(const Settings& s, double updates_per_epoch, double tokens_per_update) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/duration.h"
+#include "graph/passes.h"
 #include "io/schema.h"
 
 namespace millrace {
@@ -61,7 +62,7 @@ struct DataSettings {
 };
 
 struct Settings {
-  std::string run_name = "run", runs_folder = "runs", device = "auto";
+  std::string run_name = "run", runs_folder = "runs", device = "auto", precision = "auto";
   int64_t seed = 1;
 
   std::string model_type = "gpt";
@@ -83,7 +84,7 @@ struct Settings {
   int64_t memory_limit = 0, threads = 0;
   Duration stop_after;
   std::string log_format = "auto";
-  bool recompute = true, tensorboard = true;
+  bool recompute = true, tensorboard = true, use_compile = true;
   std::vector<std::string> passes_off;
 
   std::string sample_prompt;
@@ -92,6 +93,8 @@ struct Settings {
   std::vector<Duration> sample_every;
 
   void declare(Schema& schema);
+  Precision pass_precision() const;  // `auto`, when no device has settled it, is fp32
+  PassOptions pass_options() const;
 };
 
 // What durations mean for a run: steps of a length.

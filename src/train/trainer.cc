@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -62,6 +64,7 @@ class Loop {
     start_loader();
     epoch_ledger_ = window_ledger_ = owner_times();
     while (duties() && !finished() && !interrupted()) update();
+    settle_updates(0);
     result_.stopped = !finished();
     result_.early_stopped = finished() && state_.step < length_.total;
     if (saver_) {
@@ -131,9 +134,15 @@ class Loop {
         loop_.session_.write<float>(p.name, average);
         loop_.session_.write<float>("ema." + p.name, raw);
       }
+      loop_.refresh();
     }
     Loop& loop_;
   };
+
+  // Parameters were written: their 16-bit copies are to follow.
+  void refresh() {
+    if (!programs_.refresh.graph.nodes.empty()) session_.run(programs_.refresh_plan());
+  }
 
   bool finished() const { return is_finished(state_, s_, length_); }
   bool interrupted() const {
@@ -141,7 +150,7 @@ class Loop {
     if (s_.stop_after.count <= 0) return false;
     return s_.stop_after.unit == Duration::Unit::seconds
                ? seconds_since(start_ns_) >= s_.stop_after.count
-               : static_cast<double>(result_.losses.size()) >= length_.steps(s_.stop_after);
+               : static_cast<double>(updates_) >= length_.steps(s_.stop_after);
   }
   double rate(int64_t step) const {
     return learning_rate_at(s_.schedule, s_.optimizer.learning_rate, step, length_);
@@ -159,9 +168,11 @@ class Loop {
       if (n.leaf == Leaf::optimizer_state)
         fill_leaf(session_, n.name,
                   [](int64_t, std::span<float> out) { std::fill(out.begin(), out.end(), 0.0f); });
+    if (session_.has(kLossScaling)) write_scalar(kLossScaling, kFirstLossScaling);
     if (s_.ema_decay > 0)
       for (const Parameter& p : model_.parameters())
         session_.write<float>("ema." + p.name, session_.read<float>(p.name));
+    refresh();
     state_ = TrainerState();
     state_.data_digest = data_.digest();
   }
@@ -170,14 +181,17 @@ class Loop {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
     state_ = TrainerState::of_checkpoint(from.folder);
     load_checkpoint_tensors(from.folder, programs_.step(), session_, model_);
+    refresh();
     saved_step_ = state_.step;
   }
 
   // What is due after an update, as far as it is not done yet: a run that was stopped in the middle
   // of it goes on here. False: stopped again.
   bool duties() {
-    const int64_t step = state_.step;
     if (saver_) saver_->poll();
+    if (!something_is_due()) return true;
+    settle_updates(0);
+    const int64_t step = state_.step;
     if (step > 0) {
       const bool last = step == length_.total;
       if (state_.window.steps > 0 && (step % s_.log_interval == 0 || last)) report_step();
@@ -200,10 +214,19 @@ class Loop {
     return true;
   }
 
+  // Whether the loss of the last update has to be known now.
+  bool something_is_due() {
+    const int64_t step = state_.step;
+    if (run_ && save_due()) return true;
+    return step == 0 || step == length_.total || step % s_.log_interval == 0 ||
+           length_.due({{1, Duration::Unit::epochs}}, step) || length_.due(eval_every_, step) ||
+           length_.due(s_.sample_every, step);
+  }
+
   bool save_due() {
-    const bool asked = take_save_request();
-    if (saved_step_ == state_.step) return false;
-    if (asked || best_is_new_) return true;
+    save_asked_ = take_save_request() || save_asked_;
+    if (saved_step_ == state_.step) return save_asked_ = false;
+    if (save_asked_ || best_is_new_) return true;
     for (const Duration& d : s_.checkpoint.every)
       if (d.unit == Duration::Unit::seconds && d.count > 0 && seconds_since(saved_ns_) >= d.count)
         return true;
@@ -220,9 +243,10 @@ class Loop {
   }
 
   // One update: grad_accum micro-batches. The loss scale is one over all scored tokens of the
-  // update, so that the result does not depend on how the batch is cut.
+  // update, so that the result does not depend on how the batch is cut. On a device the update is
+  // only started: what it gave is read while the next one runs.
   void update() {
-    const int64_t begin = now_ns();
+    if (started_.empty()) settled_ns_ = now_ns();
     const UpdateBatches* batches = nullptr;
     {
       const OwnerScope waiting(result_.ledger, Owner::input_wait);
@@ -232,7 +256,6 @@ class Loop {
     const auto learning_rate = static_cast<float>(rate(state_.step)),
                number = static_cast<float>(state_.step + 1),
                average = static_cast<float>(average_rate(s_.ema_decay, state_.step));
-    double loss = 0;
     size_t plan = 0;
     for (int64_t micro = 0; micro < s_.grad_accum; ++micro) {
       const bool last = micro + 1 == s_.grad_accum;
@@ -251,38 +274,58 @@ class Loop {
           session_.write<int32_t>("random_key", key);
         }
         if (!last) write_scalar("accumulate_beta", micro == 0 ? 0.0f : 1.0f);
-        if (session_.has("earlier_loss")) write_scalar("earlier_loss", static_cast<float>(loss));
         if (session_.has("ema_rate")) write_scalar("ema_rate", average);
         write_scalar("learning_rate", learning_rate);
         write_scalar("step", number);
       }
-      session_.run(plan, &result_.ledger, [this] { wait_until_saved_state_is_read(); });
-      const double got = session_.scalar_output(plan, "loss");
-      loss = last ? got : loss + got;  // the last plan adds the earlier ones itself
+      // A step in one piece is faster, and its optimizer waits for nobody as a rule.
+      const bool wait = last && saver_ && saver_->is_reading();
+      session_.run(plan, &result_.ledger,
+                   wait ? std::function<void()>([this] { wait_until_saved_state_is_read(); })
+                        : std::function<void()>());
     }
-    step_plan_ = plan;
-    norm_ = session_.scalar_output(plan, "grad_norm");
-    step_seconds_.push_back(seconds_since(begin));
+    static const std::string kResults[] = {"loss", "grad_norm"};
     state_.step += 1;
+    ++updates_;
+    started_.push_back({session_.fetch(plan, kResults), state_.step, plan});
     state_.samples += data_.batches->stride() * s_.grad_accum;
     state_.tokens += batches->useful;
     state_.places += batches->places;
     window_places_ += batches->places;
     places_ += batches->places;
-    if (state_.step == 1) state_.first_loss = loss;
-    state_.last_loss = loss;
-    result_.losses.push_back(loss);
-    if (std::isfinite(loss) && std::isfinite(norm_))
-      healthy(loss);
-    else
-      not_finite(loss);
+    settle_updates(backend_.on_host() ? 0 : 1);
+  }
+
+  // Reads what updates gave until only `keep` are under way.
+  void settle_updates(size_t keep) {
+    while (started_.size() > keep) {
+      const Started update = std::move(started_.front());
+      started_.pop_front();
+      std::vector<float> values;
+      {
+        const OwnerScope waiting(result_.ledger, Owner::idle_launch);
+        values = update.results->wait();
+      }
+      session_.settle(result_.ledger);
+      const double loss = values[0];
+      norm_ = values[1];
+      step_plan_ = update.plan;
+      step_seconds_.push_back(seconds_since(std::exchange(settled_ns_, now_ns())));
+      if (update.step == 1) state_.first_loss = loss;
+      state_.last_loss = loss;
+      result_.losses.push_back(loss);
+      if (std::isfinite(loss) && std::isfinite(norm_))
+        healthy(update.step, loss);
+      else
+        not_finite(update.step, loss);
+    }
   }
 
   void write_scalar(const char* leaf, float value) {
     session_.write<float>(leaf, std::span(&value, 1));
   }
 
-  void healthy(double loss) {
+  void healthy(int64_t step, double loss) {
     state_.skipped_in_a_row = 0;
     state_.window.add(loss);
     state_.epoch.add(loss);
@@ -290,23 +333,28 @@ class Loop {
     const double sigma = spike_sigma(state_.losses, loss, s_.health.spike_sigma);
     if (sigma > s_.health.spike_sigma)
       note(fmt::format("update {}: loss {:.4f} is {:.1f} standard deviations above the last ones",
-                       state_.step, loss, sigma));
+                       step, loss, sigma));
   }
 
   // Nothing was written to weights and moments: the update's own guard saw to that.
-  void not_finite(double loss) {
+  void not_finite(int64_t step, double loss) {
     ++state_.skipped;
+    // In fp16 the scale of the loss, which the update has halved, is the first to blame.
+    const double scaling = session_.has(kLossScaling) ? session_.read<float>(kLossScaling)[0] : 0;
+    if (scaling >= 1) {
+      note(
+          fmt::format("update {}: gradients beyond fp16; nothing was written, the loss is now "
+                      "scaled by {:.0f}",
+                      step, scaling));
+      return clear_gradients();
+    }
     ++state_.skipped_in_a_row;
     const bool enough = state_.skipped_in_a_row >= s_.health.max_skipped;
     const std::string culprit = enough ? session_.first_nonfinite(step_plan_) : "";
-    note(fmt::format("update {}: loss {}, gradient norm {}; nothing was written", state_.step, loss,
+    note(fmt::format("update {}: loss {}, gradient norm {}; nothing was written", step, loss,
                      norm_));
-    if (run_)
-      run_->metrics("skipped", state_.step, {{"train/loss", loss}, {"train/grad_norm", norm_}});
-    for (const Parameter& p : model_.parameters())  // must not live on in the gradient buffers
-      if (session_.has("gradient." + p.name))
-        session_.write<float>("gradient." + p.name,
-                              std::vector<float>(static_cast<size_t>(p.shape.numel())));
+    if (run_) run_->metrics("skipped", step, {{"train/loss", loss}, {"train/grad_norm", norm_}});
+    clear_gradients();
     if (!enough) return;
     if (state_.rollbacks >= s_.health.max_rollbacks) {
       if (saver_) saver_->wait();
@@ -315,7 +363,7 @@ class Loop {
            .what = fmt::format("training diverged: {} updates in a row were not finite, after {} "
                                "roll-backs",
                                state_.skipped_in_a_row, state_.rollbacks),
-           .where = fmt::format("update {}; the first node that is not finite: {}", state_.step,
+           .where = fmt::format("update {}; the first node that is not finite: {}", step,
                                 culprit.empty() ? "none when run again" : culprit),
            .expected = "a finite loss and gradient norm",
            .got = fmt::format("loss {}, gradient norm {}", loss, norm_),
@@ -325,9 +373,22 @@ class Loop {
     roll_back(culprit);
   }
 
+  // What is not finite must not live on in the gradient buffers.
+  void clear_gradients() {
+    for (const Parameter& p : model_.parameters())
+      if (session_.has("gradient." + p.name))
+        session_.write<float>("gradient." + p.name,
+                              std::vector<float>(static_cast<size_t>(p.shape.numel())));
+    if (session_.has("gradient.loss")) write_scalar("gradient.loss", 0);
+  }
+
   // Back to the last state on disk, past the data that did it.
   void roll_back(const std::string& culprit) {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
+    while (!started_.empty()) {  // was built on what is thrown away
+      started_.front().results->wait();
+      started_.pop_front();
+    }
     const TrainerState before = state_;
     std::optional<FoundCheckpoint> from;
     if (saver_) saver_->wait();
@@ -495,12 +556,6 @@ class Loop {
     return true;
   }
 
- public:
-  static Metrics metrics_of(double loss) {
-    return {{"eval/loss", loss}, {"eval/perplexity", std::exp(loss)}};
-  }
-
- private:
   void save() {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
     CheckpointContent content;
@@ -603,6 +658,16 @@ class Loop {
   RunLength length_;
   std::vector<Duration> eval_every_;
   std::optional<Loader> loader_;
+  // Updates that a device has been given and that nobody has read the loss of.
+  struct Started {
+    std::unique_ptr<Late> results;
+    int64_t step;
+    size_t plan;
+  };
+  std::deque<Started> started_;
+  int64_t updates_ = 0;     // started in this sitting
+  int64_t settled_ns_ = 0;  // when the last one was read
+  bool save_asked_ = false;
   size_t step_plan_ = 0;       // of the last update
   int64_t window_places_ = 0;  // since the last metric line
   int64_t places_ = 0;         // of this sitting
@@ -621,35 +686,6 @@ class Loop {
 
 }  // namespace
 
-std::string describe(const StepReport& r) {
-  return fmt::format(
-      "step={}/{} loss={:.4f} lr={:.2e} grad_norm={:.3f} tok/s={:.0f} useful={:.1f}% step={} "
-      "wait={:.1f}% elapsed={} left={}",
-      r.step, r.total, r.loss, r.learning_rate, r.grad_norm, r.tokens_per_second,
-      100 * r.useful_share, human_seconds(r.step_seconds), 100 * r.input_wait_share,
-      human_seconds(r.elapsed_seconds), human_seconds(r.remaining_seconds));
-}
-
-std::string describe(const EpochReport& r) {
-  std::string text =
-      fmt::format("Epoch [{}/{}] Average Train Loss: {:.4f}  ({}, {:.1f} samples/s;", r.epoch,
-                  r.epochs, r.loss, human_seconds(r.seconds), r.samples_per_second);
-  for (const auto& [name, share] : r.shares)
-    if (share >= 0.005) text += fmt::format(" {} {:.0f} %", name, 100 * share);
-  return text + ")";
-}
-
-bool is_finished(const TrainerState& state, const Settings& s, const RunLength& length) {
-  return (state.step >= length.total && state.evaluated_step == state.step) ||
-         (s.early_stop_patience > 0 && state.evaluations_without_gain >= s.early_stop_patience);
-}
-
-std::vector<std::string> metric_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : Loop::metrics_of(0)) names.push_back(name);
-  return names;
-}
-
 TrainResult train(const Model& model, const Settings& settings, const TrainingData& data,
                   Backend& backend, const Programs& programs, RunFolder* run,
                   TrainObserver& observer, const FoundCheckpoint* resume) {
@@ -657,18 +693,6 @@ TrainResult train(const Model& model, const Settings& settings, const TrainingDa
   TrainResult result = loop.run(resume);
   if (run && settings.sample_length > 0 && !result.stopped) result.sample = loop.sample();
   return result;
-}
-
-Metrics evaluate_model(const Model& model, const TrainingData& data, Backend& backend,
-                       const fs::path& folder) {
-  std::vector<Plan> plans;
-  for (const BatchShape& shape : data.shapes().evaluate)
-    plans.push_back(make_plan(build_eval_graph(model, shape), {}, backend));
-  std::vector<const Plan*> list;
-  for (const Plan& plan : plans) list.push_back(&plan);
-  Session session(backend, list);
-  load_model(folder, session, model);
-  return Loop::metrics_of(*validate(data, session, 0, [] { return false; }));
 }
 
 }  // namespace millrace

@@ -137,4 +137,9 @@ TrainerState TrainerState::of_checkpoint(const fs::path& folder) {
   return from_json(read_file(path, static_cast<int64_t>(kMaxBytes)), path.string());
 }
 
+bool is_finished(const TrainerState& state, const Settings& s, const RunLength& length) {
+  return (state.step >= length.total && state.evaluated_step == state.step) ||
+         (s.early_stop_patience > 0 && state.evaluations_without_gain >= s.early_stop_patience);
+}
+
 }  // namespace millrace

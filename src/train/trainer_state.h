@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "train/health.h"
+#include "train/settings.h"
 
 namespace millrace {
 
@@ -51,5 +52,8 @@ struct TrainerState {
   static TrainerState from_json(std::string_view text, const std::string& where);
   static TrainerState of_checkpoint(const fs::path& folder);
 };
+
+// All updates done and the last one validated, or no gain for as long as the settings allow.
+bool is_finished(const TrainerState& state, const Settings& settings, const RunLength& length);
 
 }  // namespace millrace

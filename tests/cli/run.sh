@@ -151,6 +151,14 @@ refused "out of range" 2 'range.yaml:11:15' '`training.batch_size`' 'at least 1'
 refused "out of range on the command line" 2 'command line: training.learning_rate=-1' 'expected:' 'got:' 'remedy:' -- train good.yaml training.learning_rate=-1
 refused "a number that is none" 2 'training.learning_rate' 'expected:' 'got:' -- train good.yaml training.learning_rate=nan
 refused "no such choice" 2 'training.optimizer' 'adamw' 'got:' 'remedy:' -- train good.yaml training.optimizer=adamm
+refused "no such device" 2 'command line: device=gpu' 'expected: auto, cpu, cuda, or cuda:N' 'got:      gpu' 'remedy:' -- train good.yaml device=gpu
+refused "a device number that is none" 2 'device=cuda:x' 'expected:' 'remedy:' -- train good.yaml device=cuda:x
+refused "a precision the CPU does not have" 2 'command line: training.precision=bf16' 'expected: fp32' 'got:      bf16' 'remedy:' -- train good.yaml device=cpu training.precision=bf16
+if command -v nvidia-smi >/dev/null; then
+  refused "a GPU that is not there" 2 'cuda:99' 'remedy:' -- train good.yaml device=cuda:99
+else
+  refused "no GPU" 2 'remedy:' 'device' -- train good.yaml device=cuda
+fi
 refused "missing config" 2 'nowhere.yaml' 'remedy:' -- train nowhere.yaml
 refused "a folder as config" 2 'remedy:' -- train .
 : >empty.yaml

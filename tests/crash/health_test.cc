@@ -193,7 +193,7 @@ TEST_F(HealthTest, NothingThatIsNotFiniteReachesWeightsOrMoments) {
     session.write<float>("ema_rate", std::span(&average, 1));
     session.write<int32_t>("random_key", std::vector<int32_t>{1, 2, 3, 4});
     if (accumulate) {
-      session.write<float>("earlier_loss", std::span(&zero, 1));
+      session.write<float>("gradient.loss", std::span(&zero, 1));
       for (const Parameter& p : tiny.model->parameters())
         session.write<float>("gradient." + p.name,
                              std::vector<float>(static_cast<size_t>(p.shape.numel())));

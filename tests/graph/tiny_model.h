@@ -1,6 +1,7 @@
 // Tiny gpt models of both shapes, with a few training steps to compare: what the tests of passes
 // and plans share.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,10 +51,11 @@ struct Trained {
 };
 
 // Plan `plan` of the session is a step; random tokens, the same every time. `one_batch`: the same
-// in every step too.
+// in every step too. `initialized` is called when the parameters have their first values.
 inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny, int steps,
-                           bool one_batch = false) {
+                           bool one_batch = false, const std::function<void()>& initialized = {}) {
   initialize(session, *tiny.model, 1);
+  if (initialized) initialized();
   for (const auto& [name, type] : session.layout().type)
     if (name.starts_with("m.") || name.starts_with("v."))
       session.write<float>(name, std::vector<float>(static_cast<size_t>(type.numel())));

@@ -1,4 +1,5 @@
-// Generated from the op cards: every op, every case. No op is known by name here, leaves and element-wise programs aside.
+// Generated from the op cards: every op, every case. No op is known by name here, leaves and
+// element-wise programs aside.
 //   expansion   fused ops against the same thing in plain ops, float64
 //   gradient    4-point stencil in float64, random cotangents, relative error <= 1e-7
 //   kernels     each CPU kernel of each instruction set here against the float64 reference, <= 8
@@ -11,79 +12,16 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/rng.h"
 #include "cpu/gemm.h"
 #include "cpu/kernel.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "exec/reference.h"
 #include "graph/autodiff.h"
+#include "tests/op/op_cases.h"
 
 namespace millrace {
 namespace {
-
-struct Instance {
-  const OpCard* card;
-  size_t index;
-  OpCase op_case;
-};
-
-// The cases of the cards for which a test makes sense; the others are not instantiated at all.
-template <typename Applies>
-std::vector<Instance> instances(const Applies& applies) {
-  std::vector<Instance> list;
-  for (const OpCard* card : all_op_cards()) {
-    if (!card->cases) continue;
-    size_t index = 0;
-    for (const OpCase& c : card->cases()) {
-      const Instance instance{card, index++, c};
-      if (applies(instance)) list.push_back(instance);
-    }
-  }
-  return list;
-}
-
-std::string instance_name(const testing::TestParamInfo<Instance>& info) {
-  return fmt::format("{}_{}", info.param.card->name, info.param.index);
-}
-
-// Input i as doubles and as ids; the same for every test of an instance.
-struct Data {
-  std::vector<std::vector<double>> floats;
-  std::vector<std::vector<int32_t>> ids;
-};
-
-Data make_data(const OpCase& c, uint64_t seed) {
-  Data data;
-  for (size_t i = 0; i < c.in.size(); ++i) {
-    const CaseInput& in = c.in[i];
-    RandomStream random(seed, RandomUse::test, i);
-    std::vector<double> f;
-    std::vector<int32_t> v;
-    for (int64_t k = 0; k < in.type.numel(); ++k) {
-      if (in.fill == CaseInput::Fill::index) {
-        int32_t id = static_cast<int32_t>(random.below(static_cast<uint64_t>(in.value)));
-        if (in.with_ignored && random.below(4) == 0) id = -1;
-        v.push_back(id);
-      } else if (in.fill == CaseInput::Fill::constant) {
-        f.push_back(in.value);
-      } else {
-        double x = random.normal();
-        if (in.fill == CaseInput::Fill::positive) x = 0.3 + std::fabs(x);
-        f.push_back(static_cast<double>(static_cast<float>(x)));  // exact in both precisions
-      }
-    }
-    data.floats.push_back(std::move(f));
-    data.ids.push_back(std::move(v));
-  }
-  return data;
-}
-
-std::vector<TensorType> in_types(const OpCase& c) {
-  std::vector<TensorType> types;
-  for (const CaseInput& in : c.in) types.push_back(in.type);
-  return types;
-}
 
 template <typename T>
 void fill(Reference<T>& reference, const OpCase& c, const Data& data) {
@@ -240,7 +178,7 @@ TEST_P(OpKernel, MatchesTheReference) {
   const auto& [card, index, c] = GetParam();
   const auto types = in_types(c);
   std::vector<TensorType> out_types;
-  ASSERT_EQ(card->infer(c.attrs, types, out_types), "");
+  ASSERT_EQ(infer_types(*card, c.attrs, types, out_types), "");
   const OpSite site{c.attrs, types, out_types};
   const Data data = make_data(c, 3);
 
@@ -351,7 +289,7 @@ TEST(OpCards, AreComplete) {
       for (const OpCase& c : card->cases()) {
         const auto types = in_types(c);
         std::vector<TensorType> out;
-        ASSERT_EQ(card->infer(c.attrs, types, out), "");
+        ASSERT_EQ(infer_types(*card, c.attrs, types, out), "");
         reached = reached || !kernel.decline || kernel.decline({c.attrs, types, out}).empty();
       }
       EXPECT_TRUE(reached) << "no case reaches kernel " << kernel.name;

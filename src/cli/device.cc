@@ -1,0 +1,80 @@
+#include "cli/device.h"
+
+#include <charconv>
+#include <optional>
+
+#include "cpu/cpu_backend.h"
+#include "cpu/machine.h"
+#include "cpu/parallel.h"
+#include "exec/cuda_library.h"
+
+namespace millrace {
+namespace {
+
+// 1 of "cuda:1", 0 of "cuda"; nothing when it is neither.
+std::optional<int> cuda_index(std::string_view device) {
+  if (device == "cuda") return 0;
+  if (!device.starts_with("cuda:")) return std::nullopt;
+  device.remove_prefix(5);
+  int index = 0;
+  const auto [end, fault] = std::from_chars(device.data(), device.data() + device.size(), index);
+  if (fault != std::errc() || end != device.data() + device.size() || index < 0)
+    return std::nullopt;
+  return index;
+}
+
+std::unique_ptr<Backend> open_cpu(const Settings& s) {
+  cpu::set_threads(static_cast<int>(s.threads));
+  return cpu::make_backend(cpu::best_isa());
+}
+
+}  // namespace
+
+void check_device(const LoadedRun& run) {
+  const std::string& device = run.settings.device;
+  if (device == "auto" || device == "cpu" || cuda_index(device)) return;
+  throw Error({.code = ErrorCode::config,
+               .what = "no device of this name",
+               .where = run.schema.where("device"),
+               .expected = "auto, cpu, cuda, or cuda:N",
+               .got = device,
+               .remedy = "device=auto"});
+}
+
+std::unique_ptr<Backend> open_device(LoadedRun& run,
+                                     const std::function<void(const std::string&)>& note) {
+  Settings& s = run.settings;
+  const BackendOptions options{.capture = s.use_compile};
+  std::unique_ptr<Backend> backend;
+  if (s.device == "cpu") {
+    backend = open_cpu(s);
+  } else if (s.device == "auto") {
+    if (!has_cuda_library()) {
+      backend = open_cpu(s);
+    } else {
+      try {
+        backend = open_cuda(0, options);
+      } catch (const Error& error) {
+        note(fmt::format("the CPU computes: {}", error.fields().what));
+        backend = open_cpu(s);
+      }
+    }
+    run.schema.note("device", "auto: " + backend->name());
+  } else {
+    backend = open_cuda(*cuda_index(s.device), options);
+  }
+  if (s.precision == "auto") {
+    s.precision = precision_name(backend->usual_precision());
+    run.schema.note("training.precision", "auto: what " + backend->name() + " is fast in");
+  }
+  if (!backend->computes(s.pass_precision()))
+    throw Error({.code = ErrorCode::config,
+                 .what = fmt::format("{} does not compute in {}", backend->name(), s.precision),
+                 .where = run.schema.where("training.precision"),
+                 .expected = "fp32 or auto on the CPU",
+                 .got = s.precision,
+                 .remedy = "training.precision=auto"});
+  return backend;
+}
+
+}  // namespace millrace

@@ -1,0 +1,49 @@
+#include "cuda/choices.h"
+
+#include <sstream>
+
+#include "core/error.h"
+
+namespace millrace::cuda {
+
+Choices::Choices(fs::path file) : file_(std::move(file)) {
+  try {
+    if (fs::exists(file_)) read(read_file(file_, 16 << 20), remembered_);
+  } catch (const std::exception&) {
+    // A cache that cannot be read costs timing again, nothing else.
+  }
+}
+
+void Choices::read(const std::string& text, Table& table) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (const size_t colon = line.find(" : "); colon != std::string::npos)
+      table[line.substr(0, colon)] = line.substr(colon + 3);
+}
+
+std::string Choices::text_of(const Table& table) {
+  std::string text;
+  for (const auto& [key, choice] : table) text += key + " : " + choice + "\n";
+  return text;
+}
+
+std::string Choices::find(const std::string& key, const std::function<std::string()>& measure) {
+  if (const auto used = used_.find(key); used != used_.end()) return used->second;
+  if (const auto found = remembered_.find(key); found != remembered_.end())
+    return used_[key] = found->second;
+  if (!may_time_) return used_[key] = "";
+  const std::string choice = measure();
+  remembered_[key] = choice;
+  try {
+    create_folders(file_.parent_path());
+    write_file(file_, text_of(remembered_));
+  } catch (const Error&) {
+    // A cache that cannot be written costs the next start a second, nothing else.
+  }
+  return used_[key] = choice;
+}
+
+std::string Choices::used() const { return text_of(used_); }
+void Choices::pin(const std::string& choices) { read(choices, used_); }
+
+}  // namespace millrace::cuda

@@ -1,0 +1,220 @@
+#include "cuda/cuda_backend.h"
+
+#include <cstring>
+#include <vector>
+
+#include "core/text.h"
+#include "cuda/context.h"
+#include "cuda/executable.h"
+#include "cuda/kernel.h"
+
+namespace millrace::cuda {
+namespace {
+
+class CudaArena : public Arena {
+ public:
+  CudaArena(int64_t bytes, const Device& device) : bytes_(bytes) {
+    if (bytes == 0) return;
+    const cudaError_t status = cudaMalloc(&data_, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();  // or every later call would report it again
+      size_t free = 0, total = 0;
+      MR_CUDA(cudaMemGetInfo(&free, &total));
+      throw Error({.code = ErrorCode::does_not_fit,
+                   .what = fmt::format("{} has no room for {}", device.name, human_bytes(bytes)),
+                   .expected = "the arena of the plan",
+                   .got = fmt::format("{} free of {}", human_bytes(static_cast<int64_t>(free)),
+                                      human_bytes(static_cast<int64_t>(total))),
+                   .remedy = "a smaller batch, training.memory_limit, or end the other processes "
+                             "on the device (nvidia-smi lists them)"});
+    }
+    check(status, "cudaMalloc");
+  }
+  ~CudaArena() override { (void)cudaFree(data_); }
+  std::byte* data() override { return static_cast<std::byte*>(data_); }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  int64_t bytes_;
+  void* data_ = nullptr;
+};
+
+// Two pinned blocks in turn: one is filled while the other one may still be on its way.
+class CudaStaging : public Staging {
+ public:
+  CudaStaging(std::byte* device, int64_t bytes, cudaStream_t stream)
+      : device_(device), bytes_(static_cast<size_t>(bytes)), stream_(stream) {
+    for (Block& b : blocks_) {
+      MR_CUDA(cudaMallocHost(&b.host, bytes_));
+      MR_CUDA(cudaEventCreateWithFlags(&b.sent, cudaEventDisableTiming));
+      std::memset(b.host, 0, bytes_);
+    }
+  }
+  ~CudaStaging() override {
+    for (Block& b : blocks_) {
+      (void)cudaEventSynchronize(b.sent);
+      (void)cudaEventDestroy(b.sent);
+      (void)cudaFreeHost(b.host);
+    }
+  }
+  std::byte* data() override { return static_cast<std::byte*>(blocks_[now_].host); }
+  void send() override {
+    Block& b = blocks_[now_];
+    MR_CUDA(cudaMemcpyAsync(device_, b.host, bytes_, cudaMemcpyHostToDevice, stream_));
+    MR_CUDA(cudaEventRecord(b.sent, stream_));
+    now_ = 1 - now_;
+    MR_CUDA(cudaEventSynchronize(blocks_[now_].sent));
+    std::memcpy(blocks_[now_].host, b.host, bytes_);  // inputs that are not written anew stay
+  }
+
+ private:
+  struct Block {
+    void* host = nullptr;
+    cudaEvent_t sent = nullptr;
+  };
+  std::byte* device_;
+  size_t bytes_;
+  cudaStream_t stream_;
+  Block blocks_[2];
+  int now_ = 0;
+};
+
+// A few pinned numbers and the event after which they are there.
+class Numbers {
+ public:
+  explicit Numbers(size_t count) : count_(count) {
+    MR_CUDA(cudaMallocHost(reinterpret_cast<void**>(&host_), count_ * sizeof(float)));
+    MR_CUDA(cudaEventCreateWithFlags(&there_, cudaEventDisableTiming));
+  }
+  ~Numbers() {
+    (void)cudaEventDestroy(there_);
+    (void)cudaFreeHost(host_);
+  }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+  size_t count() const { return count_; }
+  void start(std::span<const std::byte* const> places, cudaStream_t stream) {
+    for (size_t i = 0; i < count_; ++i)
+      MR_CUDA(cudaMemcpyAsync(host_ + i, places[i], sizeof(float), cudaMemcpyDeviceToHost, stream));
+    MR_CUDA(cudaEventRecord(there_, stream));
+  }
+  std::vector<float> wait() {
+    MR_CUDA(cudaEventSynchronize(there_));
+    return {host_, host_ + count_};
+  }
+
+ private:
+  size_t count_;
+  float* host_ = nullptr;
+  cudaEvent_t there_ = nullptr;
+};
+
+// Gives its pinned memory back for the next step: taking some from the system stops the device.
+class Borrowed : public Late {
+ public:
+  using Pool = std::vector<std::unique_ptr<Numbers>>;
+  Borrowed(std::unique_ptr<Numbers> numbers, Pool& pool)
+      : numbers_(std::move(numbers)), pool_(pool) {}
+  ~Borrowed() override { pool_.push_back(std::move(numbers_)); }
+  std::vector<float> wait() override { return numbers_->wait(); }
+
+ private:
+  std::unique_ptr<Numbers> numbers_;
+  Pool& pool_;
+};
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(int index, const BackendOptions& options) : context_(index), options_(options) {
+    MR_CUDA(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
+  }
+  ~CudaBackend() override { (void)cudaStreamDestroy(copies_); }
+  std::string name() const override {
+    return fmt::format("cuda:{} {}", context_.device().index, context_.device().name);
+  }
+  bool on_host() const override { return false; }
+  bool computes(Precision) const override { return true; }
+  Precision usual_precision() const override { return Precision::bf16; }
+  std::string choices() const override { return context_.choices().used(); }
+  void pin_choices(const std::string& choices) override { context_.choices().pin(choices); }
+  void allow_timing(bool allowed) override { context_.choices().allow_timing(allowed); }
+
+  KernelChoice choose(const OpCard& op, const OpSite& site) override {
+    KernelChoice choice;
+    const Kernel* k = pick_kernel(op, site, context_, &choice.declined);
+    if (!k) {
+      std::string reasons;
+      for (const std::string& r : choice.declined) reasons += (reasons.empty() ? "" : "; ") + r;
+      throw Error({.what = fmt::format("{} has no CUDA kernel for this site", op.name),
+                   .where = op_site_text(site),
+                   .got = reasons.empty() ? "no kernels at all" : reasons,
+                   .remedy = "device: cpu, or sizes of the model that a kernel takes"});
+    }
+    choice.name = k->name;
+    if (k->detail) choice.name += fmt::format(" [{}]", k->detail(site, context_));
+    if (k->workspace_bytes) choice.workspace_bytes = k->workspace_bytes(site, context_);
+    return choice;
+  }
+  std::unique_ptr<Arena> allocate(int64_t bytes) override {
+    return std::make_unique<CudaArena>(bytes, context_.device());
+  }
+  std::unique_ptr<Staging> stage(std::byte* device, int64_t bytes) override {
+    return std::make_unique<CudaStaging>(device, bytes, context_.stream());
+  }
+  std::unique_ptr<Executable> load(const Plan& plan, std::span<std::byte* const> place) override {
+    return make_executable(plan, place, context_, options_.capture);
+  }
+  std::unique_ptr<Late> fetch(std::span<const std::byte* const> places) override {
+    std::unique_ptr<Numbers> numbers;
+    for (auto at = pool_.begin(); at != pool_.end() && !numbers; ++at)
+      if ((*at)->count() == places.size()) {
+        numbers = std::move(*at);
+        pool_.erase(at);
+        break;
+      }
+    if (!numbers) numbers = std::make_unique<Numbers>(places.size());
+    numbers->start(places, context_.stream());
+    return std::make_unique<Borrowed>(std::move(numbers), pool_);
+  }
+  void copy_in(std::byte* device, std::span<const std::byte> host) override {
+    copy(device, host.data(), host.size(), cudaMemcpyHostToDevice);
+  }
+  void copy_out(std::span<std::byte> host, const std::byte* device) override {
+    copy(host.data(), device, host.size(), cudaMemcpyDeviceToHost);
+  }
+
+ private:
+  // By any thread: the one that writes a checkpoint reads while the next step is under way.
+  void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    if (bytes == 0) return;
+    MR_CUDA(cudaSetDevice(context_.device().index));
+    MR_CUDA(cudaStreamSynchronize(context_.stream()));
+    MR_CUDA(cudaMemcpyAsync(to, from, bytes, kind, copies_));
+    MR_CUDA(cudaStreamSynchronize(copies_));
+  }
+
+  mutable Context context_;
+  BackendOptions options_;
+  cudaStream_t copies_ = nullptr;
+  Borrowed::Pool pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(int index, const BackendOptions& options) {
+  return std::make_unique<CudaBackend>(index, options);
+}
+
+}  // namespace millrace::cuda
+
+// What exec/cuda_library.cc looks up.
+extern "C" __attribute__((visibility("default"))) millrace::Backend* millrace_cuda_open(
+    const char* interface_name, int index, const millrace::BackendOptions& options) {
+  if (std::strcmp(interface_name, millrace::kBackendInterface) != 0)
+    throw millrace::Error({.code = millrace::ErrorCode::config,
+                           .what = "libmillrace_cuda is of another build than the program",
+                           .expected = interface_name,
+                           .got = millrace::kBackendInterface,
+                           .remedy = "build or install both together"});
+  return millrace::cuda::make_backend(index, options).release();
+}

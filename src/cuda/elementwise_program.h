@@ -1,0 +1,49 @@
+// Runs an Expression over whole tensors: a kernel is written for it as CUDA text and compiled for
+// the device when it is first met. Serves element-wise nodes and what is left of a product's
+// epilogue.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "graph/expression.h"
+
+namespace millrace::cuda {
+
+class Context;
+
+// How an operand relates to the elements of a result (the rules are those of ops/elementwise.h).
+struct Operand {
+  enum class Kind : uint8_t { full, scalar, suffix, prefix, random_key };
+  DType dtype = DType::f32;
+  Kind kind = Kind::full;
+  int64_t period = 1;  // suffix: element i reads i % period; prefix: i / period
+};
+
+// The text of the kernel `elementwise` for results of `count` elements. Sizes are its arguments:
+// programs that differ only in them share it, as long as they are of the same kind (a period that
+// whole groups of elements divide, a count that 32 bits hold).
+std::string elementwise_source(const Expression& e, std::span<const Operand> in,
+                               std::span<const DType> out, int64_t count);
+
+class ElementwiseProgram {
+ public:
+  static constexpr size_t kMaxTensors = 48;  // operands and results
+
+  ElementwiseProgram(const Expression& e, std::span<const Operand> in, std::span<const DType> out,
+                     int64_t count, Context& context);
+  // Tensors are aligned to 16 bytes. A result may stand on a full operand of its type.
+  void run(std::span<const void* const> in, std::span<void* const> out, cudaStream_t stream) const;
+
+ private:
+  int64_t count_ = 0;
+  std::vector<int64_t> periods_;  // of suffix and prefix operands, in order
+  cudaKernel_t kernel_ = nullptr;
+  unsigned blocks_ = 0, threads_ = 0;
+};
+
+}  // namespace millrace::cuda

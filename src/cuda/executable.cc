@@ -1,0 +1,310 @@
+#include "cuda/executable.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <utility>
+
+#include "core/error.h"
+#include "cuda/context.h"
+
+namespace millrace::cuda {
+
+const Kernel* pick_kernel(const OpCard& op, const OpSite& site, Context& context,
+                          std::vector<std::string>* declined) {
+  for (const Kernel& k : kernels_of(op.name)) {
+    const std::string reason = k.decline ? k.decline(site, context) : "";
+    if (reason.empty()) return &k;
+    if (declined) declined->push_back(fmt::format("{}: {}", k.name, reason));
+  }
+  return nullptr;
+}
+
+std::string op_site_text(const OpSite& site) {
+  std::string text;
+  for (const TensorType& t : site.in) text += (text.empty() ? "" : ", ") + t.str();
+  text += " ->";
+  for (const TensorType& t : site.out) text += " " + t.str();
+  return text;
+}
+
+namespace {
+
+class Event {
+ public:
+  explicit Event(unsigned flags = cudaEventDefault) {
+    MR_CUDA(cudaEventCreateWithFlags(&event_, flags));
+  }
+  ~Event() {
+    if (event_) (void)cudaEventDestroy(event_);
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+  // Nanoseconds from `before`; both must have happened.
+  int64_t ns_since(const Event& before) const {
+    float ms = 0;
+    MR_CUDA(cudaEventElapsedTime(&ms, before.event_, event_));
+    return static_cast<int64_t>(1e6 * static_cast<double>(ms));
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// A captured stretch of launches.
+class Captured {
+ public:
+  Captured() = default;
+  ~Captured() {
+    if (exec_) (void)cudaGraphExecDestroy(exec_);
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  bool ready() const { return exec_ != nullptr; }
+  void launch(cudaStream_t stream) const { MR_CUDA(cudaGraphLaunch(exec_, stream)); }
+  // Why it could not be captured, or "".
+  template <typename Launch>
+  std::string capture(cudaStream_t stream, Launch launches) {
+    MR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t graph = nullptr;
+    std::string reason;
+    try {
+      launches();
+    } catch (const Error& error) {
+      reason = error.fields().what;
+    }
+    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+    if (reason.empty() && ended != cudaSuccess) reason = cudaGetErrorString(ended);
+    if (reason.empty()) {
+      const cudaError_t made = cudaGraphInstantiate(&exec_, graph, 0);
+      if (made != cudaSuccess) reason = cudaGetErrorString(made);
+    }
+    if (graph) (void)cudaGraphDestroy(graph);
+    if (!reason.empty()) {
+      (void)cudaGetLastError();
+      exec_ = nullptr;
+    }
+    return reason;
+  }
+
+ private:
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+class CudaExecutable : public Executable {
+ public:
+  CudaExecutable(const Plan& plan, std::span<std::byte* const> place, Context& context,
+                 bool capture)
+      : plan_(plan), context_(context), capture_(capture) {
+    for (NodeId id = 0; id < plan.graph.size(); ++id) {
+      const Node& n = plan.graph[id];
+      if (plan.kernels[static_cast<size_t>(id)].name.empty()) continue;
+      auto step = std::make_unique<Step>();
+      step->id = id;
+      step->in_types = plan.graph.in_types(n);
+      for (Value v : n.in)
+        step->in.push_back(place[static_cast<size_t>(
+            plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])]);
+      for (int32_t b : plan.buffer_of[static_cast<size_t>(id)])
+        step->out.push_back(place[static_cast<size_t>(b)]);
+      const int32_t w = plan.workspace_of[static_cast<size_t>(id)];
+      step->workspace = w < 0 ? nullptr : place[static_cast<size_t>(w)];
+      const OpSite site{n.attrs, step->in_types, n.out};
+      step->kernel = pick_kernel(*n.op, site, context, nullptr);
+      MR_CHECK(step->kernel, "{}: planned, and now without a kernel", n.op->name);
+      if (step->kernel->prepare) step->prepared = step->kernel->prepare(call(*step), context);
+      steps_.push_back(std::move(step));
+    }
+    while (update_ < steps_.size() && plan.graph[steps_[update_]->id].phase != Phase::optimizer)
+      ++update_;
+    for (size_t i = 0; i <= steps_.size(); ++i) after_.emplace_back();
+  }
+
+  void run(Ledger* ledger, const std::function<void()>& before_update) override {
+    const cudaStream_t stream = context_.stream();
+    const bool split = before_update && update_ < steps_.size();
+    // The first run is launched plainly: libraries load their kernels, and a fault has a name.
+    // Some runs are captured with an event behind every node, to know where the time goes.
+    const bool plain = !capture_ || runs_ == 0;
+    // One such run at a time: the next one would write the same events.
+    const bool profiled =
+        ledger && !split && runs_ >= next_profile_ &&
+        std::none_of(pending_.begin(), pending_.end(), [](const Run& r) { return r.profiled; });
+    if (profiled) next_profile_ = plain && capture_ ? runs_ + 1 : runs_ + kProfileEvery;
+    Run* run = nullptr;
+    if (ledger) {
+      if (pending_.size() == kPending) {
+        MR_CUDA(cudaEventSynchronize(pending_.front().ends->end.get()));
+        settle_one(banked_);
+      }
+      pending_.push_back({&ring_[static_cast<size_t>(runs_) % kPending], ledger, profiled});
+      run = &pending_.back();
+      MR_CUDA(cudaEventRecord(run->ends->start.get(), stream));
+    }
+    if (plain) {
+      launch(0, update_, profiled);
+      if (split) before_update();
+      launch(update_, steps_.size(), profiled);
+    } else if (split) {
+      replay(first_, 0, update_, false);
+      before_update();
+      replay(second_, update_, steps_.size(), false);
+    } else {
+      replay(profiled ? profiled_ : whole_, 0, steps_.size(), profiled);
+    }
+    if (run) MR_CUDA(cudaEventRecord(run->ends->end.get(), stream));
+    ++runs_;
+  }
+
+  bool settle(std::span<int64_t> phase_ns) override {
+    bool any = false;
+    for (size_t p = 0; p < banked_.size(); ++p) {
+      any = any || banked_[p] > 0;
+      phase_ns[p] += std::exchange(banked_[p], 0);
+    }
+    while (!pending_.empty()) {
+      const cudaError_t status = cudaEventQuery(pending_.front().ends->end.get());
+      if (status == cudaErrorNotReady) break;
+      check(status, "cudaEventQuery");
+      settle_one(phase_ns);
+      any = true;
+    }
+    return any;
+  }
+
+  void run_nodes(const std::function<bool(NodeId)>& after) override {
+    for (const auto& step : steps_) {
+      run_step(*step);
+      MR_CUDA(cudaStreamSynchronize(context_.stream()));
+      if (!after(step->id)) return;
+    }
+  }
+
+  std::string note() const override { return note_; }
+
+ private:
+  struct Step {
+    NodeId id;
+    const Kernel* kernel;
+    std::vector<TensorType> in_types;
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    void* workspace;
+    std::shared_ptr<const void> prepared;
+  };
+
+  Call call(const Step& s) const {
+    const Node& n = plan_.graph[s.id];
+    return {{n.attrs, s.in_types, n.out},
+            s.in,
+            s.out,
+            s.workspace,
+            s.prepared.get(),
+            context_.stream()};
+  }
+
+  void run_step(const Step& s) {
+    s.kernel->run(call(s));
+    const cudaError_t status = cudaGetLastError();
+    if (status == cudaSuccess) return;
+    const Node& n = plan_.graph[s.id];
+    throw Error(
+        {.what = fmt::format("a CUDA kernel could not be launched: {}", cudaGetErrorString(status)),
+         .where =
+             fmt::format("{}: {} by {}, {}", plan_.graph.scopes[static_cast<size_t>(n.scope)].path,
+                         n.op->name, s.kernel->name, op_site_text(call(s).site)),
+         .remedy = "device: cpu runs the same plan; this is worth a report"});
+  }
+
+  // The oldest run, which is over.
+  void settle_one(std::span<int64_t> phase_ns) {
+    const Run run = pending_.front();
+    pending_.pop_front();
+    if (run.profiled) read_profile();
+    if (share_.empty()) share_.assign(steps_.size(), 1 / static_cast<double>(steps_.size()));
+    const auto total = static_cast<double>(run.ends->end.ns_since(run.ends->start));
+    NodeTimes& times = run.ledger->times_of(plan_);
+    ++times.runs;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const auto ns = static_cast<int64_t>(total * share_[i]);
+      times.ns[static_cast<size_t>(steps_[i]->id)] += ns;
+      phase_ns[static_cast<size_t>(plan_.graph[steps_[i]->id].phase)] += ns;
+    }
+  }
+
+  // Steps [begin, end); `profiled`: with an event behind each.
+  void launch(size_t begin, size_t end, bool profiled) {
+    if (profiled && begin == 0) mark(0);
+    for (size_t i = begin; i < end; ++i) {
+      run_step(*steps_[i]);
+      if (profiled) mark(i + 1);
+    }
+  }
+  void mark(size_t at) {
+    // External: also inside a captured graph the event can be asked for its time.
+    MR_CUDA(
+        cudaEventRecordWithFlags(after_[at].get(), context_.stream(),
+                                 capturing_ ? cudaEventRecordExternal : cudaEventRecordDefault));
+  }
+  // Which share of a run each node takes.
+  void read_profile() {
+    double total = 0;
+    share_.assign(steps_.size(), 0);
+    for (size_t i = 0; i < steps_.size(); ++i)
+      total += share_[i] = static_cast<double>(after_[i + 1].ns_since(after_[i]));
+    for (double& s : share_) s /= std::max(total, 1.0);
+  }
+
+  void replay(Captured& captured, size_t begin, size_t end, bool profiled) {
+    if (!captured.ready()) {
+      capturing_ = true;
+      const std::string reason =
+          captured.capture(context_.stream(), [&] { launch(begin, end, profiled); });
+      capturing_ = false;
+      if (!reason.empty()) {
+        capture_ = false;
+        note_ =
+            "the step is launched kernel by kernel: it could not be captured as a graph: " + reason;
+        return launch(begin, end, profiled);
+      }
+    }
+    captured.launch(context_.stream());
+  }
+
+  // Runs that settle() has not seen: events of a run may be used again when it has.
+  static constexpr size_t kPending = 64;
+  static constexpr int64_t kProfileEvery = 500;
+  struct Ends {
+    Event start, end;
+  };
+  struct Run {
+    Ends* ends;
+    Ledger* ledger;
+    bool profiled;
+  };
+
+  const Plan& plan_;
+  Context& context_;
+  bool capture_, capturing_ = false;
+  std::vector<std::unique_ptr<Step>> steps_;
+  size_t update_ = 0;  // the first step of the optimizer
+  Captured whole_, profiled_, first_, second_;
+  std::array<Ends, kPending> ring_;
+  std::deque<Run> pending_;
+  std::array<int64_t, 3> banked_{};  // of runs that were settled to make room
+  std::vector<Event> after_;         // of a profiled run: its start, then behind every node
+  std::vector<double> share_;        // per step, of the last profiled run
+  int64_t runs_ = 0, next_profile_ = 0;
+  std::string note_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executable> make_executable(const Plan& plan, std::span<std::byte* const> place,
+                                            Context& context, bool capture) {
+  return std::make_unique<CudaExecutable>(plan, place, context, capture);
+}
+
+}  // namespace millrace::cuda

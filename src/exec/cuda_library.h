@@ -1,0 +1,18 @@
+// The CUDA backend is a shared library that is opened at run time: one build serves machines with
+// and without a GPU.
+#pragma once
+#include <memory>
+
+#include "exec/backend.h"
+
+namespace millrace {
+
+// What program and library must agree on; another name when an interface between them changes.
+constexpr const char* kBackendInterface = "millrace-backend-1";
+
+// Whether the library was built or installed with the program.
+bool has_cuda_library();
+// Device `index`. Error (code config) when there is none, with what is missing and how to get it.
+std::unique_ptr<Backend> open_cuda(int index, const BackendOptions& options);
+
+}  // namespace millrace

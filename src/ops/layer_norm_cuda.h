@@ -1,0 +1,12 @@
+// Launches layer_norm and its gradient on a GPU.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/row_norm_cuda.h"
+
+namespace millrace::cuda {
+
+void launch_layer_norm(const NormRows& rows, const NormForward& of, cudaStream_t stream);
+void launch_layer_norm_grad(const NormRows& rows, const NormBackward& of, cudaStream_t stream);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,358 @@
+// Softmax, cross-entropy and its gradient over rows of logits. A row is read once and kept in
+// registers, of a warp or a block, or in shared memory while its maximum and sum are found. Rows
+// too long for that are read twice.
+#include <cuda_runtime.h>
+
+#include "cuda/device.cuh"
+#include "ops/linear_cross_entropy_cuda.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int kWarpsInBlock = 4;  // where a warp has a row of its own
+constexpr int kBlockThreads = 512;
+constexpr int kKeptPieces = 4;  // of 16 bytes in a thread's registers
+constexpr int kSumThreads = 1024;
+
+// Halves are rounded far more coarsely than the fast function errs.
+__device__ __forceinline__ float exp_for(float x, float) { return expf(x); }
+__device__ __forceinline__ float exp_for(float x, __nv_bfloat16) { return __expf(x); }
+__device__ __forceinline__ float exp_for(float x, __half) { return __expf(x); }
+
+// 16 bytes of logits as they are stored.
+template <typename T>
+struct Raw {
+  static constexpr int kCount = 16 / sizeof(T);
+  uint4 bits;
+  __device__ __forceinline__ float value(int i) const {
+    return to_float(reinterpret_cast<const T*>(&bits)[i]);
+  }
+  __device__ __forceinline__ void set(int i, float x) {
+    reinterpret_cast<T*>(&bits)[i] = from_float<T>(x);
+  }
+};
+
+// What a thread keeps of a row: pieces `thread`, `thread` + step, …; -inf behind its end.
+template <typename T, int kPieces>
+__device__ __forceinline__ void load_pieces(Raw<T> (&raw)[kPieces], const T* row, int first,
+                                            int step, int pieces, int columns) {
+  constexpr int kCount = Raw<T>::kCount;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int piece = first + i * step;
+    if (piece < pieces) {
+      raw[i].bits = *reinterpret_cast<const uint4*>(row + piece * kCount);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) raw[i].set(k, -INFINITY);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int piece = first + i * step;
+    if (piece + 1 == pieces) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k)
+        if (piece * kCount + k >= columns) raw[i].set(k, -INFINITY);
+    }
+  }
+}
+
+template <typename T, int kPieces>
+__device__ __forceinline__ float max_of(const Raw<T> (&raw)[kPieces]) {
+  float top = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i)
+#pragma unroll
+    for (int k = 0; k < Raw<T>::kCount; ++k) top = fmaxf(top, raw[i].value(k));
+  return top;
+}
+
+template <typename T, int kPieces>
+__device__ __forceinline__ float exp_sum(const Raw<T> (&raw)[kPieces], float top) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i)
+#pragma unroll
+    for (int k = 0; k < Raw<T>::kCount; ++k) sum += exp_for(raw[i].value(k) - top, T{});
+  return sum;
+}
+
+// d loss / d logits = scale (softmax - 1 at the target).
+template <typename T, int kPieces>
+__device__ __forceinline__ void store_gradient(Raw<T> (&raw)[kPieces], T* row, int first, int step,
+                                               int pieces, float top, float sum, float scale,
+                                               int target) {
+  constexpr int kCount = Raw<T>::kCount;
+  const float factor = scale / sum;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int piece = first + i * step;
+    if (piece >= pieces) continue;
+    float gradient[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) gradient[k] = factor * exp_for(raw[i].value(k) - top, T{});
+    if (target / kCount == piece) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k)
+        if (piece * kCount + k == target) gradient[k] -= scale;
+    }
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) raw[i].set(k, gradient[k]);
+    *reinterpret_cast<uint4*>(row + piece * kCount) = raw[i].bits;
+  }
+}
+
+// The rows of a launch.
+template <typename T>
+struct Rows {
+  T* logits;
+  Int stride;  // from row to row
+  const int* targets;
+  const float* scale;
+  float* losses;
+  Int count;
+  int columns;
+
+  __host__ __device__ int pieces() const { return (columns + Raw<T>::kCount - 1) / Raw<T>::kCount; }
+};
+
+// A row without a target has no loss and no gradient.
+template <typename T, bool kGradients>
+__device__ __forceinline__ void ignore_row(const Rows<T>& rows, Int number, int thread,
+                                           int threads) {
+  if (thread == 0) rows.losses[number] = 0;
+  if (!kGradients) return;
+  T* const row = rows.logits + number * rows.stride;
+  for (int piece = thread; piece < rows.pieces(); piece += threads)
+    *reinterpret_cast<uint4*>(row + piece * Raw<T>::kCount) = make_uint4(0, 0, 0, 0);
+}
+
+// kThreads threads to a row, which has at most kThreads * kKeptPieces pieces.
+template <typename T, int kThreads, bool kGradients>
+__global__ void __launch_bounds__(kThreads == kWarp ? kWarp * kWarpsInBlock : kThreads)
+    kept_rows(Rows<T> rows) {
+  __shared__ float shared[kWarp];
+  const Int number =
+      kThreads == kWarp ? (Int)blockIdx.x * kWarpsInBlock + threadIdx.x / kWarp : blockIdx.x;
+  if (number >= rows.count) return;
+  const int thread = threadIdx.x % kThreads, target = rows.targets[number];
+  if (target < 0 || target >= rows.columns)
+    return ignore_row<T, kGradients>(rows, number, thread, kThreads);
+  T* const row = rows.logits + number * rows.stride;
+  const float at_target = to_float(row[target]);  // before anything is written over it
+  Raw<T> raw[kKeptPieces];
+  load_pieces(raw, row, thread, kThreads, rows.pieces(), rows.columns);
+  float top = max_of(raw);
+  top = kThreads == kWarp ? warp_max(top) : block_max(top, shared);
+  float sum = exp_sum(raw, top);
+  sum = kThreads == kWarp ? warp_sum(sum) : block_sum(sum, shared);
+  if (thread == 0) rows.losses[number] = (top - at_target) + logf(sum);
+  if (!kGradients) return;
+  __syncwarp();
+  store_gradient(raw, row, thread, kThreads, rows.pieces(), top, sum, *rows.scale, target);
+}
+
+// Rows that fill shared memory, two of them a multiprocessor, so that one is loaded while the other
+// is worked on. A thread reads back only what it has brought.
+template <typename T>
+__global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
+  constexpr int kCount = Raw<T>::kCount;
+  extern __shared__ uint4 kept[];
+  __shared__ float shared[kWarp];
+  const Int number = blockIdx.x;
+  const int thread = threadIdx.x, target = rows.targets[number], pieces = rows.pieces();
+  if (target < 0 || target >= rows.columns)
+    return ignore_row<T, true>(rows, number, thread, kBlockThreads);
+  T* const row = rows.logits + number * rows.stride;
+  const float at_target = to_float(row[target]);
+  for (int piece = thread; piece < pieces; piece += kBlockThreads)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(kept + piece)), "l"(row + piece * kCount)
+                 : "memory");
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  if (thread == (pieces - 1) % kBlockThreads) {
+    Raw<T> raw{kept[pieces - 1]};
+#pragma unroll
+    for (int k = 0; k < kCount; ++k)
+      if ((pieces - 1) * kCount + k >= rows.columns) raw.set(k, -INFINITY);
+    kept[pieces - 1] = raw.bits;
+  }
+  float top = -INFINITY, sum = 0;
+#pragma unroll 4
+  for (int piece = thread; piece < pieces; piece += kBlockThreads) {
+    const Raw<T> raw[1] = {{kept[piece]}};
+    top = fmaxf(top, max_of(raw));
+  }
+  top = block_max(top, shared);
+#pragma unroll 4
+  for (int piece = thread; piece < pieces; piece += kBlockThreads) {
+    const Raw<T> raw[1] = {{kept[piece]}};
+    sum += exp_sum(raw, top);
+  }
+  sum = block_sum(sum, shared);
+  if (thread == 0) rows.losses[number] = (top - at_target) + logf(sum);
+  const float scale = *rows.scale;
+#pragma unroll 4
+  for (int piece = thread; piece < pieces; piece += kBlockThreads) {
+    Raw<T> raw[1] = {{kept[piece]}};
+    store_gradient(raw, row, piece, 0, pieces, top, sum, scale, target);
+  }
+}
+
+// Rows of any length: maximum and sum in one pass, the gradient in a second.
+template <typename T, bool kGradients>
+__global__ void __launch_bounds__(kBlockThreads) long_rows(Rows<T> rows) {
+  __shared__ float shared[kWarp];
+  const Int number = blockIdx.x;
+  const int thread = threadIdx.x, target = rows.targets[number], pieces = rows.pieces();
+  if (target < 0 || target >= rows.columns)
+    return ignore_row<T, kGradients>(rows, number, thread, kBlockThreads);
+  T* const row = rows.logits + number * rows.stride;
+  const float at_target = to_float(row[target]);
+  constexpr int kStep = kKeptPieces * kBlockThreads;
+  float top = -INFINITY, sum = 0;
+  for (int first = thread; first < pieces; first += kStep) {
+    Raw<T> raw[kKeptPieces];
+    load_pieces(raw, row, first, kBlockThreads, pieces, rows.columns);
+    const float next = fmaxf(top, max_of(raw));
+    // Against 0 while there is nothing but -inf: a difference of two of them would be NaN.
+    const float base = next > -INFINITY ? next : 0.0f;
+    sum = sum * exp_for(top - base, T{}) + exp_sum(raw, base);
+    top = next;
+  }
+  const float own_top = top;
+  top = block_max(top, shared);
+  sum = block_sum(sum * exp_for(own_top - top, T{}), shared);
+  if (thread == 0) rows.losses[number] = (top - at_target) + logf(sum);
+  if (!kGradients) return;
+  const float scale = *rows.scale;
+  for (int first = thread; first < pieces; first += kStep) {
+    Raw<T> raw[kKeptPieces];
+    load_pieces(raw, row, first, kBlockThreads, pieces, rows.columns);
+    store_gradient(raw, row, first, kBlockThreads, pieces, top, sum, scale, target);
+  }
+}
+
+__global__ void __launch_bounds__(kSumThreads)
+    sum_losses(const float* losses, Int count, const float* scale, float* loss) {
+  __shared__ double shared[kSumThreads];
+  const Int fours = count / 4;
+  double sum = 0;
+#pragma unroll 4
+  for (Int i = threadIdx.x; i < fours; i += kSumThreads) {
+    const float4 four = reinterpret_cast<const float4*>(losses)[i];
+    sum += ((double)four.x + (double)four.y) + ((double)four.z + (double)four.w);
+  }
+  for (Int i = 4 * fours + threadIdx.x; i < count; i += kSumThreads) sum += (double)losses[i];
+  shared[threadIdx.x] = sum;
+  __syncthreads();
+  for (int half = kSumThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *loss = (float)(shared[0] * (double)*scale);
+}
+
+constexpr int kRoundThreads = 256;
+
+template <typename T>
+__global__ void __launch_bounds__(kRoundThreads) round_to(const float* from, T* to, Int count) {
+  constexpr int kCount = Pack<T>::kCount;
+  const Int first = ((Int)blockIdx.x * kRoundThreads + threadIdx.x) * kCount;
+  if (first + kCount <= count) {
+    const Pack<float> low = load_pack(from + first), high = load_pack(from + first + kCount / 2);
+    Pack<T> pack;
+#pragma unroll
+    for (int k = 0; k < kCount / 2; ++k) {
+      pack.value[k] = low.value[k];
+      pack.value[k + kCount / 2] = high.value[k];
+    }
+    store_pack(to + first, pack);
+  } else {
+    for (Int i = first; i < count; ++i) to[i] = from_float<T>(from[i]);
+  }
+}
+
+template <typename T, int kThreads, bool kGradients>
+void launch_kept(const Rows<T>& rows, cudaStream_t stream) {
+  constexpr bool kWarpRows = kThreads == kWarp;
+  const Int blocks = kWarpRows ? (rows.count + kWarpsInBlock - 1) / kWarpsInBlock : rows.count;
+  constexpr int kInBlock = kWarpRows ? kWarp * kWarpsInBlock : kThreads;
+  kept_rows<T, kThreads, kGradients><<<(unsigned)blocks, kInBlock, 0, stream>>>(rows);
+}
+
+template <typename T>
+void launch_rows(const Rows<T>& rows, bool gradients, int64_t shared_bytes, cudaStream_t stream) {
+  const int pieces = rows.pieces();
+  const auto blocks = (unsigned)rows.count;
+  const size_t row_bytes = pieces * sizeof(uint4);
+  if (pieces <= kWarp * kKeptPieces)
+    gradients ? launch_kept<T, kWarp, true>(rows, stream)
+              : launch_kept<T, kWarp, false>(rows, stream);
+  else if (!gradients)
+    long_rows<T, false><<<blocks, kBlockThreads, 0, stream>>>(rows);
+  else if (pieces <= kBlockThreads / 2 * kKeptPieces)
+    launch_kept<T, kBlockThreads / 2, true>(rows, stream);
+  else if (pieces <= kBlockThreads * kKeptPieces)
+    launch_kept<T, kBlockThreads, true>(rows, stream);
+  else if (row_bytes <= (size_t)shared_bytes)
+    shared_rows<T><<<blocks, kBlockThreads, row_bytes, stream>>>(rows);
+  else
+    long_rows<T, true><<<blocks, kBlockThreads, 0, stream>>>(rows);
+}
+
+// `function` gets a pointer of the type that `dtype` stands for.
+template <typename F>
+auto with_type(DType dtype, void* data, F function) {
+  switch (dtype) {
+    case DType::bf16:
+      return function(static_cast<__nv_bfloat16*>(data));
+    case DType::f16:
+      return function(static_cast<__half*>(data));
+    default:
+      return function(static_cast<float*>(data));
+  }
+}
+
+}  // namespace
+
+cudaError_t allow_head_rows(DType dtype, int64_t shared_bytes) {
+  return with_type(dtype, nullptr, [&]<typename T>(T*) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(shared_rows<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared);
+    if (status != cudaSuccess) return status;
+    return cudaFuncSetAttribute(shared_rows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)shared_bytes);
+  });
+}
+
+void launch_head_rows(DType dtype, void* logits, int64_t row_stride, const int32_t* targets,
+                      const float* scale, float* losses, int64_t rows, int64_t columns,
+                      bool gradients, int64_t shared_bytes, cudaStream_t stream) {
+  if (rows == 0) return;
+  with_type(dtype, logits, [&]<typename T>(T* typed) {
+    launch_rows(Rows<T>{typed, row_stride, targets, scale, losses, rows, (int)columns}, gradients,
+                shared_bytes, stream);
+  });
+}
+
+void launch_head_loss(const float* losses, int64_t count, const float* scale, float* loss,
+                      cudaStream_t stream) {
+  sum_losses<<<1, kSumThreads, 0, stream>>>(losses, count, scale, loss);
+}
+
+void launch_head_round(const float* from, void* to, DType dtype, int64_t count,
+                       cudaStream_t stream) {
+  if (count == 0) return;
+  constexpr int64_t kInBlock = kRoundThreads * Pack<__half>::kCount;
+  const auto blocks = (unsigned)((count + kInBlock - 1) / kInBlock);
+  if (dtype == DType::bf16)
+    round_to<<<blocks, kRoundThreads, 0, stream>>>(from, static_cast<__nv_bfloat16*>(to), count);
+  else
+    round_to<<<blocks, kRoundThreads, 0, stream>>>(from, static_cast<__half*>(to), count);
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,30 @@
+// The kernels of the loss head around its products: from logits to losses and gradients.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace millrace::cuda {
+
+// Rows of logits lie this many numbers apart, or a multiple of it: whole 16-byte loads, and room
+// for the products' fast kernels whatever the vocabulary.
+constexpr int64_t kLogitsRow = 64;
+
+// Lets launch_head_rows use `shared_bytes` of shared memory in a block. Once, before it is
+// launched.
+cudaError_t allow_head_rows(DType dtype, int64_t shared_bytes);
+// The loss of each row of logits, unscaled, 0 where its target is none of the columns; with
+// `gradients`, logits become their gradient, with the scale, in place.
+void launch_head_rows(DType dtype, void* logits, int64_t row_stride, const int32_t* targets,
+                      const float* scale, float* losses, int64_t rows, int64_t columns,
+                      bool gradients, int64_t shared_bytes, cudaStream_t stream);
+// loss = scale times the sum.
+void launch_head_loss(const float* losses, int64_t count, const float* scale, float* loss,
+                      cudaStream_t stream);
+// `to` is of a half type.
+void launch_head_round(const float* from, void* to, DType dtype, int64_t count,
+                       cudaStream_t stream);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,47 @@
+// layer_norm and rms_norm on a GPU are one kernel, with and without a mean: what it is called with.
+#pragma once
+#include <cstdint>
+
+#include "ops/row_math_cuda.h"
+
+namespace millrace::cuda {
+
+struct NormRows {
+  DType dtype;  // of x, y, dy, residual, dx
+  int64_t rows, length;
+  int multiprocessors;
+};
+
+struct NormForward {
+  const void* x;
+  const float *weight, *bias;  // no bias: null
+  void* y;
+  float *mean, *rstd;  // rms_norm: mean is null
+  float eps;
+};
+
+struct NormBackward {
+  const void *x, *dy, *residual;  // no residual: null
+  const float *weight, *mean, *rstd;
+  void* dx;
+  float *dweight, *dbias;  // no dbias: null
+  float* partial;          // [blocks of norm_backward_grid, 2 for layer_norm or 1, length]
+};
+
+// As many warps as the registers of a multiprocessor hold without spills, in few blocks: each
+// leaves a partial sum of the parameter gradients.
+constexpr int kBackwardWarps = 12;  // of a block at most
+constexpr int backward_warps(int cells) { return cells <= 8 ? 10 : kBackwardWarps; }
+constexpr int backward_blocks(int cells) { return cells <= 8 ? 2 : 1; }  // resident
+
+// The order of the additions over rows, and with it the last bits, depends on rows, length, type
+// and multiprocessors, and on nothing else.
+inline RowGrid norm_backward_grid(const NormRows& of) {
+  const RowPlan plan = plan_rows(of.dtype, of.length, kBackwardWarps);
+  if (plan.warps == 0) return long_row_grid(of.rows, of.multiprocessors);
+  const int warps = backward_warps(plan.cells());
+  return grid_of(plan.warps, of.rows, warps, warps * backward_blocks(plan.cells()),
+                 of.multiprocessors);
+}
+
+}  // namespace millrace::cuda

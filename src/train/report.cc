@@ -1,0 +1,27 @@
+#include "train/report.h"
+
+#include <fmt/format.h>
+
+#include "core/text.h"
+
+namespace millrace {
+
+std::string describe(const StepReport& r) {
+  return fmt::format(
+      "step={}/{} loss={:.4f} lr={:.2e} grad_norm={:.3f} tok/s={:.0f} useful={:.1f}% step={} "
+      "wait={:.1f}% elapsed={} left={}",
+      r.step, r.total, r.loss, r.learning_rate, r.grad_norm, r.tokens_per_second,
+      100 * r.useful_share, human_seconds(r.step_seconds), 100 * r.input_wait_share,
+      human_seconds(r.elapsed_seconds), human_seconds(r.remaining_seconds));
+}
+
+std::string describe(const EpochReport& r) {
+  std::string text =
+      fmt::format("Epoch [{}/{}] Average Train Loss: {:.4f}  ({}, {:.1f} samples/s;", r.epoch,
+                  r.epochs, r.loss, human_seconds(r.seconds), r.samples_per_second);
+  for (const auto& [name, share] : r.shares)
+    if (share >= 0.005) text += fmt::format(" {} {:.0f} %", name, 100 * share);
+  return text + ")";
+}
+
+}  // namespace millrace

@@ -1,0 +1,47 @@
+// What a run tells while it trains, and who listens.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace millrace {
+
+struct StepReport {
+  int64_t step = 0, total = 0;  // updates done, updates planned
+  double loss = 0;              // mean over the updates since the last report
+  double grad_norm = 0, learning_rate = 0;
+  double tokens_per_second = 0, step_seconds = 0;     // every place that was computed
+  double useful_share = 1;                            // of these that were no padding
+  double elapsed_seconds = 0, remaining_seconds = 0;  // elapsed over all sittings
+  double input_wait_share = 0;
+};
+
+struct EpochReport {
+  int64_t epoch = 0, epochs = 0;  // 1-based
+  double loss = 0;                // mean over its updates
+  double seconds = 0, samples_per_second = 0;
+  std::vector<std::pair<std::string, double>>
+      shares;  // of the time, by ledger owner; largest first
+};
+
+// As a line of a log.
+std::string describe(const StepReport& report);
+std::string describe(const EpochReport& report);
+
+using Metrics = std::map<std::string, double>;
+
+// Who watches: the terminal in the program, nobody in tests.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  virtual void step(const StepReport&) {}
+  virtual void epoch(const EpochReport&) {}
+  virtual void evaluated(int64_t /*step*/, const Metrics&, bool /*best*/) {}
+  virtual void sampled(int64_t /*step*/, const std::string& /*text*/) {}
+  virtual void saved(int64_t /*step*/) {}  // and on disk
+  virtual void note(const std::string& /*text*/) {}
+};
+
+}  // namespace millrace

@@ -1,0 +1,121 @@
+// The precision of a step, without a device that has it: the reference executor ignores types, so a
+// graph in 16 bits must give what it gives in f32, to the last bit; and the types must be where
+// they belong.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "exec/reference.h"
+#include "graph/passes.h"
+#include "tests/graph/tiny_model.h"
+
+namespace millrace {
+namespace {
+
+struct Case {
+  const char* name;
+  std::string keys;
+};
+const Case kCases[] = {{"gpt2", kGpt2Keys},
+                       {"gpt2_dropout", std::string(kGpt2Keys) + ", dropout: 0.1"},
+                       {"llama", kLlamaKeys}};
+
+class PrecisionPass : public testing::TestWithParam<Case> {
+ protected:
+  Graph in(Precision precision) const {
+    PassOptions options;
+    options.precision = precision;
+    return optimize(graph_, options);
+  }
+  // Losses and parameters after a step from fixed random values.
+  static std::vector<double> step(const Graph& g) {
+    Reference<double> r(g);
+    std::map<std::string, std::vector<double>> parameters;
+    for (const Node& n : g.nodes) {
+      if (n.leaf == Leaf::none || n.leaf == Leaf::shadow) continue;
+      RandomStream random(1, RandomUse::test, std::hash<std::string>()(n.name));
+      if (n.out[0].dtype == DType::i32)
+        for (int32_t& id : r.ids(n.name)) id = static_cast<int32_t>(random.below(29));
+      else if (n.leaf == Leaf::input)
+        for (double& x : r.values(n.name)) x = n.name == "step" ? 1 : 0.05;
+      else
+        for (double& x : r.values(n.name))
+          x = n.leaf == Leaf::optimizer_state ? std::fabs(random.normal()) : random.normal();
+      if (n.leaf == Leaf::parameter) parameters[shadow_name(n.name)] = r.values(n.name);
+    }
+    for (const Node& n : g.nodes)
+      if (n.leaf == Leaf::shadow) r.values(n.name) = parameters.at(n.name);
+    r.run();
+    std::vector<double> all{r.output("loss")[0], r.output("grad_norm")[0]};
+    for (const Node& n : g.nodes) {
+      if (n.leaf == Leaf::parameter)
+        all.insert(all.end(), r.values(n.name).begin(), r.values(n.name).end());
+      if (n.leaf == Leaf::shadow) {
+        EXPECT_EQ(r.values(n.name), r.values(n.name.substr(shadow_name("").size()))) << n.name;
+      }
+    }
+    return all;
+  }
+
+  TinyModel tiny_{GetParam().keys};
+  const Graph graph_ = tiny_.step_graph();
+};
+INSTANTIATE_TEST_SUITE_P(Model, PrecisionPass, testing::ValuesIn(kCases),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(PrecisionPass, ComputesTheSame) {
+  const std::vector<double> plain = step(in(Precision::fp32));
+  for (const Precision p : {Precision::tf32, Precision::bf16, Precision::fp16}) {
+    const std::vector<double> other = step(in(p));
+    ASSERT_EQ(other.size(), plain.size());
+    for (size_t i = 0; i < plain.size(); ++i)
+      ASSERT_NEAR(other[i], plain[i], 1e-9 * std::max(1.0, std::fabs(plain[i])))
+          << precision_name(p) << " " << i;
+  }
+}
+
+TEST_P(PrecisionPass, PutsSixteenBitsWhereTheyBelong) {
+  const Graph g = in(Precision::bf16);
+  std::set<std::string> shadows, updated;
+  for (const Update& u : g.updates) updated.insert(g[u.leaf].name);
+  for (const Node& n : g.nodes) {
+    SCOPED_TRACE(fmt::format("{} {}", n.op->name, n.name));
+    if (n.leaf == Leaf::shadow) {
+      shadows.insert(n.name);
+      EXPECT_EQ(n.out[0].dtype, DType::bf16);
+      EXPECT_TRUE(updated.contains(n.name)) << "the optimizer does not keep it";
+      EXPECT_FALSE(n.name.find("norm") != n.name.npos) << "norms read the f32 parameter";
+    } else if (n.leaf != Leaf::none) {
+      EXPECT_FALSE(is_half(n.out[0].dtype));
+    } else if (n.op->name == "matmul") {
+      EXPECT_EQ(g.type(n.in[0]).dtype, DType::bf16);
+      EXPECT_EQ(g.type(n.in[1]).dtype, DType::bf16);
+      // The gradient of a weight is f32; everything else that is multiplied is read again in 16
+      // bits.
+      const bool weight_gradient = n.phase == Phase::backward && n.attrs.integer("ta", 0) != 0;
+      EXPECT_EQ(n.out[0].dtype, weight_gradient ? DType::f32 : DType::bf16);
+    } else if (n.phase == Phase::optimizer && !n.op->keeps_shadows) {
+      for (const TensorType& t : n.out) EXPECT_FALSE(is_half(t.dtype));
+    }
+  }
+  EXPECT_FALSE(shadows.empty());
+  EXPECT_EQ(g.type(g.outputs.at("loss")).dtype, DType::f32);
+  // No cast in the step: what is multiplied is 16 bits where it is made.
+  for (const Node& n : g.nodes)
+    if (n.op->name == "elementwise") {
+      EXPECT_NE(n.attrs.text("expr"), "->a0");
+    }
+}
+
+TEST_P(PrecisionPass, TheStepIsSmaller) {
+  int64_t bytes[2] = {};
+  for (const bool half : {false, true})
+    for (const Node& n : in(half ? Precision::bf16 : Precision::fp32).nodes)
+      if (n.leaf == Leaf::none && n.phase == Phase::forward)
+        for (const TensorType& t : n.out) bytes[half] += t.bytes();
+  EXPECT_LT(bytes[1], 0.7 * static_cast<double>(bytes[0]));
+}
+
+}  // namespace
+}  // namespace millrace

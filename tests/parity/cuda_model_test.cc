@@ -1,0 +1,66 @@
+// Whole steps on the CUDA device against the CPU: the same start, the same data, a few updates.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cpu/cpu_backend.h"
+#include "cpu/machine.h"
+#include "tests/graph/tiny_model.h"
+#include "tests/parity/cuda_device.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kSteps = 10;
+
+struct Case {
+  const char* name;
+  std::string keys;
+  BatchShape shape;
+};
+const Case kCases[] = {
+    {"gpt2", kGpt2Keys, {2, 12}},
+    {"gpt2_dropout", std::string(kGpt2Keys) + ", dropout: 0.1", {2, 12}},
+    {"llama", kLlamaKeys, {2, 12}},
+    {"gpt2_larger", "d_model: 128, num_layers: 3, num_heads: 2", {3, 72}},
+    {"llama_larger",
+     "d_model: 128, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 192, positions: rotary, "
+     "norm: rms_norm, activation: swiglu, bias: false, tied_embeddings: false",
+     {2, 65}}};
+
+class CudaModel : public testing::TestWithParam<Case> {
+ protected:
+  Trained train(Backend& backend, Precision precision) {
+    PassOptions options;
+    options.precision = precision;
+    const Plan plan = make_plan(tiny_.step_graph(), options, backend);
+    const Plan* const one[] = {&plan};
+    const Plan refresh = make_refresh_plan(one, backend);
+    Session session(backend, {&plan, &refresh});
+    return train_steps(session, 0, tiny_, kSteps, false, [&] { session.run(1); });
+  }
+  TinyModel tiny_{GetParam().keys, GetParam().shape};
+};
+INSTANTIATE_TEST_SUITE_P(Model, CudaModel, testing::ValuesIn(kCases),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(CudaModel, TrainsAsTheCpuDoes) {
+  MR_NEEDS_CUDA(backend);
+  const auto cpu = cpu::make_backend(cpu::best_isa());
+  const Trained truth = train(*cpu, Precision::fp32);
+  // Losses are near 3; what a precision rounds away grows a little with every update.
+  const std::pair<Precision, double> bounds[] = {{Precision::fp32, 1e-5},
+                                                 {Precision::tf32, 2e-3},
+                                                 {Precision::bf16, 2e-2},
+                                                 {Precision::fp16, 5e-3}};
+  for (const auto& [precision, bound] : bounds) {
+    SCOPED_TRACE(precision_name(precision));
+    const Trained here = train(backend, precision);
+    for (size_t i = 0; i < truth.losses.size(); ++i)
+      EXPECT_NEAR(here.losses[i], truth.losses[i], bound) << "update " << i;
+    EXPECT_TRUE(here == train(backend, precision)) << "not the same bits twice";
+  }
+}
+
+}  // namespace
+}  // namespace millrace
