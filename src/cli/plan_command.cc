@@ -72,16 +72,21 @@ int plan_command(const PlanArguments& arguments) {
   Settings s = run->settings;
   if (limit_flag > 0) s.memory_limit = limit_flag;
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
-  const int64_t need = programs.total_bytes(),
-                limit = s.memory_limit > 0 ? s.memory_limit : machine_memory_bytes();
+  const int64_t need = programs.total_bytes(), limit = s.memory_limit > 0 ? s.memory_limit
+                                                       : backend->on_host()
+                                                           ? machine_memory_bytes()
+                                                           : backend->memory_bytes();
   const bool fits = need <= limit;
   const int64_t process = predicted_process_bytes(programs, *run->model);
   if (!fits && !arguments.json)
     throw does_not_fit(arguments.request, *run, programs, limit, *backend);
 
   cpu::gemm_set_measuring(false);  // sizes only from here on
+  // On a device every other batch would have its library plans built, a second each: not searched.
   const int64_t largest =
-      largest_batch(*run->model, s, run->data.batches->shapes()[0], limit, *backend);
+      backend->on_host()
+          ? largest_batch(*run->model, s, run->data.batches->shapes()[0], limit, *backend)
+          : 0;
   int64_t parameters = 0, matrices = 0;
   for (const Parameter& p : run->model->parameters()) {
     parameters += p.shape.numel();
@@ -97,21 +102,22 @@ int plan_command(const PlanArguments& arguments) {
   at_peak[kCache] = programs.generation.decode.at_peak[kCache];
 
   if (arguments.json) {
-    nlohmann::ordered_json j = {{"device", backend->name()},
-                                {"precision", run->settings.precision},
-                                {"fits", fits},
-                                {"limit_bytes", limit},
-                                {"parameters", parameters},
-                                {"flops_per_token", flops / tokens},
-                                {"flops_per_update", flops},
-                                {"bytes_per_update", update_cost(programs, s).bytes},
-                                {"arena_bytes", need},
-                                {"process_peak_bytes", process},
-                                {"largest_batch", largest},
-                                {"plan_hash", step.hash()},
-                                {"recompute",
-                                 {{"cheap", programs.passes.recompute.cheap},
-                                  {"whole_layers", programs.passes.recompute.whole_layers}}}};
+    nlohmann::ordered_json j = {
+        {"device", backend->name()},
+        {"precision", run->settings.precision},
+        {"fits", fits},
+        {"limit_bytes", limit},
+        {"parameters", parameters},
+        {"flops_per_token", flops / tokens},
+        {"flops_per_update", flops},
+        {"bytes_per_update", update_cost(programs, s).bytes},
+        {"arena_bytes", need},
+        {"process_peak_bytes", process},
+        {"largest_batch", largest > 0 ? nlohmann::ordered_json(largest) : nlohmann::ordered_json()},
+        {"plan_hash", step.hash()},
+        {"recompute",
+         {{"cheap", programs.passes.recompute.cheap},
+          {"whole_layers", programs.passes.recompute.whole_layers}}}};
     for (size_t c = 0; c < kMemoryClasses; ++c)
       j["at_peak"][std::string(memory_class_name(static_cast<MemoryClass>(c)))] = at_peak[c];
     if (arguments.why)
@@ -151,7 +157,8 @@ int plan_command(const PlanArguments& arguments) {
   out +=
       fmt::format("fits         yes, in {} {}; {} to spare\n", human_bytes(limit),
                   s.memory_limit > 0 ? "as asked" : "of this machine", human_bytes(limit - need));
-  out += fmt::format("batch        {} now; the largest that fits is {}\n", s.batch_size, largest);
+  out += fmt::format("batch        {} now{}\n", s.batch_size,
+                     largest > 0 ? fmt::format("; the largest that fits is {}", largest) : "");
   out += fmt::format("recomputed   {}\n", recompute_text(programs.passes, layers));
   std::string passes;
   for (std::string_view p : pass_names())

@@ -133,6 +133,7 @@ class CudaBackend : public Backend {
     return fmt::format("cuda:{} {}", context_.device().index, context_.device().name);
   }
   bool on_host() const override { return false; }
+  int64_t memory_bytes() const override { return context_.device().memory_bytes; }
   bool computes(Precision) const override { return true; }
   Precision usual_precision() const override { return Precision::bf16; }
   std::string choices() const override { return context_.choices().used(); }

@@ -61,7 +61,8 @@ struct BackendOptions {
 class Backend : public KernelChooser {
  public:
   virtual std::string name() const = 0;
-  virtual bool on_host() const { return true; }  // its arenas are memory of this process
+  virtual bool on_host() const { return true; }       // its arenas are memory of this process
+  virtual int64_t memory_bytes() const { return 0; }  // of a device that is not
   // What it computes in, and what is taken when nobody says.
   virtual bool computes(Precision precision) const { return precision == Precision::fp32; }
   virtual Precision usual_precision() const { return Precision::fp32; }
