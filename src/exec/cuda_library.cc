@@ -47,6 +47,12 @@ void* open_library() {
   if (place.empty())
     refuse("the CUDA backend is not there", "no " + std::string(kLibrary),
            "build Millrace where a CUDA toolkit is installed, or device: cpu");
+  // The driver first: without one there is no reason to load hundreds of megabytes of libraries.
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (!driver)
+    refuse("no NVIDIA driver is installed", dlerror(),
+           "device=cpu, or install the driver (Debian: nvidia-driver)");
+  dlclose(driver);
   if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   const std::string reason = dlerror();
   for (const Needed& n : kNeeded)
