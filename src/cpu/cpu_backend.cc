@@ -9,6 +9,7 @@
 #include "core/text.h"
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
+#include "exec/bound_node.h"
 
 namespace millrace::cpu {
 namespace {
@@ -55,26 +56,15 @@ class CpuExecutable : public Executable {
  public:
   CpuExecutable(const Plan& plan, std::span<std::byte* const> place, Isa isa, bool reference_only)
       : plan_(plan) {
-    for (NodeId id = 0; id < plan.graph.size(); ++id) {
-      const Node& n = plan.graph[id];
-      if (plan.kernels[static_cast<size_t>(id)].name.empty()) continue;
-      auto step = std::make_unique<Step>();
-      step->id = id;
-      step->in_types = plan.graph.in_types(n);
-      for (Value v : n.in)
-        step->in.push_back(place[static_cast<size_t>(
-            plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])]);
-      for (int32_t b : plan.buffer_of[static_cast<size_t>(id)])
-        step->out.push_back(place[static_cast<size_t>(b)]);
-      const int32_t w = plan.workspace_of[static_cast<size_t>(id)];
-      step->workspace = w < 0 ? nullptr : place[static_cast<size_t>(w)];
-      const OpSite site{n.attrs, step->in_types, n.out};
-      step->kernel = pick(*n.op, site, isa, reference_only, nullptr);
-      if (step->kernel && step->kernel->prepare) step->prepared = step->kernel->prepare(site);
-      steps_.push_back(std::move(step));
+    std::vector<BoundNode> nodes = bind_nodes(plan, place);
+    update_ = first_of_update(plan, nodes);
+    for (BoundNode& node : nodes) {
+      const OpSite site = node.site(plan);
+      const Kernel* kernel = pick(*plan.graph[node.id].op, site, isa, reference_only, nullptr);
+      std::shared_ptr<const void> prepared;
+      if (kernel && kernel->prepare) prepared = kernel->prepare(site);
+      steps_.push_back({std::move(node), kernel, std::move(prepared)});
     }
-    while (update_ < steps_.size() && plan.graph[steps_[update_]->id].phase != Phase::optimizer)
-      ++update_;
   }
 
   void run(Ledger* ledger, const std::function<void()>& before_update) override {
@@ -86,33 +76,29 @@ class CpuExecutable : public Executable {
   }
 
   void run_nodes(const std::function<bool(NodeId)>& after) override {
-    for (const auto& step : steps_) {
-      run_step(*step);
-      if (!after(step->id)) return;
+    for (const Step& step : steps_) {
+      run_step(step);
+      if (!after(step.node.id)) return;
     }
   }
 
  private:
   struct Step {
-    NodeId id;
+    BoundNode node;
     const Kernel* kernel;  // null: the reference loop
-    std::vector<TensorType> in_types;
-    std::vector<const void*> in;
-    std::vector<void*> out;
-    void* workspace;
     std::shared_ptr<const void> prepared;
   };
 
   void run_steps(size_t begin, size_t end, Ledger* ledger) {
     if (!ledger) {
-      for (size_t i = begin; i < end; ++i) run_step(*steps_[i]);
+      for (size_t i = begin; i < end; ++i) run_step(steps_[i]);
       return;
     }
     NodeTimes& times = ledger->times_of(plan_);
     int64_t phase_ns[3] = {}, before = now_ns();
     for (size_t i = begin; i < end; ++i) {
-      run_step(*steps_[i]);
-      const auto id = steps_[i]->id;
+      run_step(steps_[i]);
+      const auto id = steps_[i].node.id;
       const int64_t after = now_ns();
       times.ns[static_cast<size_t>(id)] += after - before;
       phase_ns[static_cast<size_t>(plan_.graph[id].phase)] += after - before;
@@ -122,16 +108,15 @@ class CpuExecutable : public Executable {
   }
 
   void run_step(const Step& s) {
-    const Node& n = plan_.graph[s.id];
-    const OpSite site{n.attrs, s.in_types, n.out};
+    const BoundNode& n = s.node;
     if (s.kernel)
-      s.kernel->run({site, s.in, s.out, s.workspace, s.prepared.get()});
+      s.kernel->run({n.site(plan_), n.in, n.out, n.workspace, s.prepared.get()});
     else
-      n.op->reference_f32({site, s.in, s.out});
+      plan_.graph[n.id].op->reference_f32({n.site(plan_), n.in, n.out});
   }
 
   const Plan& plan_;
-  std::vector<std::unique_ptr<Step>> steps_;
+  std::vector<Step> steps_;
   size_t update_ = 0;  // the first step of the optimizer
 };
 

@@ -6,9 +6,9 @@
 #include <cudnn.h>
 #include <nvrtc.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 

@@ -58,14 +58,18 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T>& pack) {
 
 // --- sums in a fixed order: the same bits every time
 
+// Over groups of `kLanes` neighbours, a power of two.
+template <int kLanes = kWarp>
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
 }
+template <int kLanes = kWarp>
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+  for (int step = kLanes / 2; step > 0; step /= 2)
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
   return x;
 }
 // Over all threads of a block of whole warps; every thread gets the result. `shared` has room for

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "cuda/context.h"
+#include "exec/bound_node.h"
 
 namespace millrace::cuda {
 
@@ -98,27 +99,16 @@ class CudaExecutable : public Executable {
   CudaExecutable(const Plan& plan, std::span<std::byte* const> place, Context& context,
                  bool capture)
       : plan_(plan), context_(context), capture_(capture) {
-    for (NodeId id = 0; id < plan.graph.size(); ++id) {
-      const Node& n = plan.graph[id];
-      if (plan.kernels[static_cast<size_t>(id)].name.empty()) continue;
-      auto step = std::make_unique<Step>();
-      step->id = id;
-      step->in_types = plan.graph.in_types(n);
-      for (Value v : n.in)
-        step->in.push_back(place[static_cast<size_t>(
-            plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])]);
-      for (int32_t b : plan.buffer_of[static_cast<size_t>(id)])
-        step->out.push_back(place[static_cast<size_t>(b)]);
-      const int32_t w = plan.workspace_of[static_cast<size_t>(id)];
-      step->workspace = w < 0 ? nullptr : place[static_cast<size_t>(w)];
-      const OpSite site{n.attrs, step->in_types, n.out};
-      step->kernel = pick_kernel(*n.op, site, context, nullptr);
-      MR_CHECK(step->kernel, "{}: planned, and now without a kernel", n.op->name);
-      if (step->kernel->prepare) step->prepared = step->kernel->prepare(call(*step), context);
+    std::vector<BoundNode> nodes = bind_nodes(plan, place);
+    update_ = first_of_update(plan, nodes);
+    for (BoundNode& node : nodes) {
+      const OpCard& op = *plan.graph[node.id].op;
+      const Kernel* kernel = pick_kernel(op, node.site(plan), context, nullptr);
+      MR_CHECK(kernel, "{}: planned, and now without a kernel", op.name);
+      Step step{std::move(node), kernel, nullptr};
+      if (kernel->prepare) step.prepared = kernel->prepare(call(step), context);
       steps_.push_back(std::move(step));
     }
-    while (update_ < steps_.size() && plan.graph[steps_[update_]->id].phase != Phase::optimizer)
-      ++update_;
     for (size_t i = 0; i <= steps_.size(); ++i) after_.emplace_back();
   }
 
@@ -175,10 +165,10 @@ class CudaExecutable : public Executable {
   }
 
   void run_nodes(const std::function<bool(NodeId)>& after) override {
-    for (const auto& step : steps_) {
-      run_step(*step);
+    for (const Step& step : steps_) {
+      run_step(step);
       MR_CUDA(cudaStreamSynchronize(context_.stream()));
-      if (!after(step->id)) return;
+      if (!after(step.node.id)) return;
     }
   }
 
@@ -186,30 +176,21 @@ class CudaExecutable : public Executable {
 
  private:
   struct Step {
-    NodeId id;
+    BoundNode node;
     const Kernel* kernel;
-    std::vector<TensorType> in_types;
-    std::vector<const void*> in;
-    std::vector<void*> out;
-    void* workspace;
     std::shared_ptr<const void> prepared;
   };
 
   Call call(const Step& s) const {
-    const Node& n = plan_.graph[s.id];
-    return {{n.attrs, s.in_types, n.out},
-            s.in,
-            s.out,
-            s.workspace,
-            s.prepared.get(),
-            context_.stream()};
+    const BoundNode& n = s.node;
+    return {n.site(plan_), n.in, n.out, n.workspace, s.prepared.get(), context_.stream()};
   }
 
   void run_step(const Step& s) {
     s.kernel->run(call(s));
     const cudaError_t status = cudaGetLastError();
     if (status == cudaSuccess) return;
-    const Node& n = plan_.graph[s.id];
+    const Node& n = plan_.graph[s.node.id];
     throw Error(
         {.what = fmt::format("a CUDA kernel could not be launched: {}", cudaGetErrorString(status)),
          .where =
@@ -229,8 +210,8 @@ class CudaExecutable : public Executable {
     ++times.runs;
     for (size_t i = 0; i < steps_.size(); ++i) {
       const auto ns = static_cast<int64_t>(total * share_[i]);
-      times.ns[static_cast<size_t>(steps_[i]->id)] += ns;
-      phase_ns[static_cast<size_t>(plan_.graph[steps_[i]->id].phase)] += ns;
+      times.ns[static_cast<size_t>(steps_[i].node.id)] += ns;
+      phase_ns[static_cast<size_t>(plan_.graph[steps_[i].node.id].phase)] += ns;
     }
   }
 
@@ -238,7 +219,7 @@ class CudaExecutable : public Executable {
   void launch(size_t begin, size_t end, bool profiled) {
     if (profiled && begin == 0) mark(0);
     for (size_t i = begin; i < end; ++i) {
-      run_step(*steps_[i]);
+      run_step(steps_[i]);
       if (profiled) mark(i + 1);
     }
   }
@@ -288,7 +269,7 @@ class CudaExecutable : public Executable {
   const Plan& plan_;
   Context& context_;
   bool capture_, capturing_ = false;
-  std::vector<std::unique_ptr<Step>> steps_;
+  std::vector<Step> steps_;
   size_t update_ = 0;  // the first step of the optimizer
   Captured whole_, profiled_, first_, second_;
   std::array<Ends, kPending> ring_;

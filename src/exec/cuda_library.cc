@@ -18,10 +18,9 @@ constexpr const char* kLibrary = "libmillrace_cuda.so";
 struct Needed {
   const char *file, *package;
 };
-constexpr std::array<Needed, 4> kNeeded = {{{"libcublasLt.so", "libcublas-13-0"},
+constexpr std::array<Needed, 3> kNeeded = {{{"libcublasLt.so", "libcublas-13-0"},
                                             {"libcudnn", "libcudnn9-cuda-13"},
-                                            {"libnvrtc", "cuda-nvrtc-13-0"},
-                                            {"libnccl", "libnccl2"}}};
+                                            {"libnvrtc", "cuda-nvrtc-13-0"}}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got,
                          const std::string& remedy) {

@@ -41,17 +41,6 @@ struct Tiling {
 __device__ __forceinline__ int across() { return static_cast<int>(threadIdx.x) % kSide; }
 __device__ __forceinline__ int down() { return static_cast<int>(threadIdx.x) / kSide; }
 
-__device__ __forceinline__ float row_sum(float x) {
-#pragma unroll
-  for (int step = kSide / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-  return x;
-}
-__device__ __forceinline__ float row_max(float x) {
-#pragma unroll
-  for (int step = kSide / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
-  return x;
-}
-
 // Rows are readable 16 bytes at a time: every head begins at a multiple of 16 bytes.
 template <typename T>
 __device__ __forceinline__ bool in_packs(const AttentionProblem& p) {
@@ -245,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       float best = top[r];
 #pragma unroll
       for (int c = 0; c < S::kRows; ++c) best = fmaxf(best, scores[r][c]);
-      best = row_max(best);
+      best = warp_max<kSide>(best);
       // While all keys are masked any finite base gives zeros.
       const float base = best == -INFINITY ? 0.0f : best, shrink = expf(top[r] - base);
       top[r] = best;
@@ -275,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r) {
     const int i = first_row + r;
-    const float total = row_sum(sum[r]);
+    const float total = warp_sum<kSide>(sum[r]);
     if (i >= p.T) continue;
     store_row<S>(p, static_cast<T*>(result.out) + out_at(p, walk.b, i, walk.head), out[r],
                  total == 0.0f ? 0.0f : p.keep_scale / total);

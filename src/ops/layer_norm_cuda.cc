@@ -1,21 +1,12 @@
 // layer_norm and its gradient on a GPU: the hooks.
 #include "ops/layer_norm_cuda.h"
 
-#include "ops/row_hooks_cuda.h"
+#include "ops/norm_hooks_cuda.h"
 
 namespace millrace::cuda {
 namespace {
 
 bool has(const Attrs& attrs, std::string_view part) { return attrs.integer(part, 0) != 0; }
-
-NormRows rows_of(const OpSite& site, int multiprocessors) {
-  const TensorType& x = site.in[0];
-  return {x.dtype, x.shape.rows(), x.shape.last(), multiprocessors};
-}
-
-std::string decline(const OpSite& site, Context&) {
-  return decline_mixed({site.in[0].dtype, site.out[0].dtype});
-}
 
 void run(const Call& call) {
   const NormForward of{.x = call.in_data[0],
@@ -25,7 +16,7 @@ void run(const Call& call) {
                        .mean = call.out(1),
                        .rstd = call.out(2),
                        .eps = static_cast<float>(call.attrs().number("eps"))};
-  launch_layer_norm(rows_of(call.site, multiprocessors_of(call)), of, call.stream);
+  launch_layer_norm(norm_rows(call.site, multiprocessors_of(call)), of, call.stream);
 }
 
 std::string decline_grad(const OpSite& site, Context&) {
@@ -35,7 +26,7 @@ std::string decline_grad(const OpSite& site, Context&) {
 }
 
 int64_t grad_workspace_bytes(const OpSite& site, Context& context) {
-  const NormRows rows = rows_of(site, context.device().multiprocessors);
+  const NormRows rows = norm_rows(site, context.device().multiprocessors);
   return norm_backward_grid(rows).blocks * 2 * rows.length * 4;
 }
 
@@ -50,14 +41,14 @@ void run_grad(const Call& call) {
                         .dweight = call.out(1),
                         .dbias = has(call.attrs(), "bias") ? call.out(2) : nullptr,
                         .partial = static_cast<float*>(call.workspace)};
-  launch_layer_norm_grad(rows_of(call.site, multiprocessors_of(call)), of, call.stream);
+  launch_layer_norm_grad(norm_rows(call.site, multiprocessors_of(call)), of, call.stream);
 }
 
 }  // namespace
 }  // namespace millrace::cuda
 
 MR_CUDA_KERNELS(layer_norm, {.name = "rows",
-                             .decline = decline,
+                             .decline = decline_norm,
                              .prepare = prepare_multiprocessors,
                              .run = run})
 MR_CUDA_KERNELS(layer_norm_grad, {.name = "rows",

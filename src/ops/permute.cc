@@ -1,10 +1,34 @@
 // permute: dimensions in another order; output dimension d is input dimension order[d].
-#include <array>
+#include "ops/permute.h"
 
 #include "ops/card.h"
 #include "ops/type_rules.h"
 
 namespace millrace {
+
+PermutedAxes merged_axes(const Shape& in, const Shape& order) {
+  std::array<int64_t, Shape::kMaxRank> stride{};
+  int64_t step = 1;
+  for (int d = in.rank() - 1; d >= 0; --d) {
+    stride[static_cast<size_t>(d)] = step;
+    step *= in[d];
+  }
+  PermutedAxes axes;
+  for (int64_t d : order) {
+    const int64_t size = in[static_cast<int>(d)], from = stride[static_cast<size_t>(d)];
+    const auto last = static_cast<size_t>(axes.rank - 1);
+    if (size == 1) continue;
+    if (axes.rank > 0 && axes.from[last] == from * size) {
+      axes.size[last] *= size;
+      axes.from[last] = from;
+      continue;
+    }
+    axes.size[static_cast<size_t>(axes.rank)] = size;
+    axes.from[static_cast<size_t>(axes.rank++)] = from;
+  }
+  return axes;
+}
+
 namespace {
 
 // order = "0x2x1x3"

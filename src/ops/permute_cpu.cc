@@ -6,45 +6,24 @@
 
 #include "cpu/kernel.h"
 #include "cpu/parallel.h"
+#include "ops/permute.h"
 
 namespace millrace::cpu::MR_ISA {
 namespace {
 
 constexpr int64_t kTile = 16;  // floats in a cache line
 
-// The output's dimensions, outermost first: size and the distance between neighbours on both sides.
-struct Axes {
-  int rank = 0;
-  std::array<int64_t, Shape::kMaxRank> size{}, from{}, to{};
-};
-
-Axes merged_axes(const Shape& in, const Shape& order) {
-  std::array<int64_t, Shape::kMaxRank> stride{};
-  int64_t step = 1;
-  for (int d = in.rank() - 1; d >= 0; --d) {
-    stride[static_cast<size_t>(d)] = step;
-    step *= in[d];
-  }
-  Axes axes;
-  for (int64_t d : order) {
-    const int64_t size = in[static_cast<int>(d)], from = stride[static_cast<size_t>(d)];
-    const auto last = static_cast<size_t>(axes.rank - 1);
-    if (size == 1) continue;
-    if (axes.rank > 0 && axes.from[last] == from * size) {
-      axes.size[last] *= size;
-      axes.from[last] = from;
-      continue;
+// With the distance between neighbours in the output.
+struct Axes : PermutedAxes {
+  explicit Axes(const PermutedAxes& merged) : PermutedAxes(merged) {
+    int64_t step = 1;
+    for (int d = rank - 1; d >= 0; --d) {
+      to[static_cast<size_t>(d)] = step;
+      step *= size[static_cast<size_t>(d)];
     }
-    axes.size[static_cast<size_t>(axes.rank)] = size;
-    axes.from[static_cast<size_t>(axes.rank++)] = from;
   }
-  step = 1;
-  for (int d = axes.rank - 1; d >= 0; --d) {
-    axes.to[static_cast<size_t>(d)] = step;
-    step *= axes.size[static_cast<size_t>(d)];
-  }
-  return axes;
-}
+  std::array<int64_t, Shape::kMaxRank> to{};
+};
 
 struct Offsets {
   int64_t from = 0, to = 0;

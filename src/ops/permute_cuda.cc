@@ -1,9 +1,10 @@
 // permute on the GPU. Dimensions that stay neighbours are merged first.
 #include "ops/permute_cuda.h"
 
-#include <array>
+#include <algorithm>
 
 #include "cuda/kernel.h"
+#include "ops/permute.h"
 
 namespace millrace::cuda {
 namespace {
@@ -16,27 +17,12 @@ std::string decline(const OpSite& site, Context&) {
 }
 
 std::shared_ptr<const void> prepare(const Call& call, Context&) {
-  const Shape& in = call.in_shape(0);
-  const Shape order = shape_from_text(call.attrs().text("order"));
-  std::array<int64_t, Shape::kMaxRank> stride{};
-  int64_t step = 1;
-  for (int d = in.rank() - 1; d >= 0; --d) {
-    stride[static_cast<size_t>(d)] = step;
-    step *= in[d];
-  }
+  const PermutedAxes merged =
+      merged_axes(call.in_shape(0), shape_from_text(call.attrs().text("order")));
   auto axes = std::make_shared<PermuteAxes>();
-  for (int64_t d : order) {
-    const int64_t size = in[static_cast<int>(d)], from = stride[static_cast<size_t>(d)];
-    if (size == 1) continue;
-    const int last = axes->rank - 1;
-    if (last >= 0 && axes->from[last] == from * size) {
-      axes->size[last] *= size;
-      axes->from[last] = from;
-    } else {
-      axes->size[axes->rank] = size;
-      axes->from[axes->rank++] = from;
-    }
-  }
+  axes->rank = merged.rank;
+  std::copy(merged.size.begin(), merged.size.end(), axes->size);
+  std::copy(merged.from.begin(), merged.from.end(), axes->from);
   return axes;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -189,18 +190,22 @@ class Loop {
   // of it goes on here. False: stopped again.
   bool duties() {
     if (saver_) saver_->poll();
-    if (!something_is_due()) return true;
-    settle_updates(0);
     const int64_t step = state_.step;
+    const bool last = step == length_.total, report = step % s_.log_interval == 0 || last,
+               epoch = length_.due({{1, Duration::Unit::epochs}}, step),
+               evaluation = length_.due(eval_every_, step) || last,
+               sampling = s_.sample_length > 0 && length_.due(s_.sample_every, step);
+    // Nobody asks for the loss of the last update: a device goes on with the next.
+    if (step > 0 && !report && !epoch && !evaluation && !sampling && !(run_ && save_due()))
+      return true;
+    settle_updates(0);
+    if (state_.step != step) return true;  // rolled back: what was due is not
     if (step > 0) {
-      const bool last = step == length_.total;
-      if (state_.window.steps > 0 && (step % s_.log_interval == 0 || last)) report_step();
-      if (state_.epoch.steps > 0 && length_.due({{1, Duration::Unit::epochs}}, step))
-        report_epoch();
-      if (state_.evaluated_step < step && (length_.due(eval_every_, step) || last))
+      if (state_.window.steps > 0 && report) report_step();
+      if (state_.epoch.steps > 0 && epoch) report_epoch();
+      if (state_.evaluated_step < step && evaluation)
         if (!evaluate()) return false;
-      if (state_.sampled_step < step && s_.sample_length > 0 &&
-          length_.due(s_.sample_every, step)) {
+      if (state_.sampled_step < step && sampling) {
         const BetweenSteps pause(*this);
         state_.sampled_step = step;
         const std::string text = sample();
@@ -212,15 +217,6 @@ class Loop {
     if (run_)
       if (const std::string fault = run_->take_fault(); !fault.empty()) note(fault);
     return true;
-  }
-
-  // Whether the loss of the last update has to be known now.
-  bool something_is_due() {
-    const int64_t step = state_.step;
-    if (run_ && save_due()) return true;
-    return step == 0 || step == length_.total || step % s_.log_interval == 0 ||
-           length_.due({{1, Duration::Unit::epochs}}, step) || length_.due(eval_every_, step) ||
-           length_.due(s_.sample_every, step);
   }
 
   bool save_due() {
@@ -307,6 +303,8 @@ class Loop {
         values = update.results->wait();
       }
       session_.settle(result_.ledger);
+      if (const std::string text = session_.note(update.plan); noted_.insert(text).second)
+        if (!text.empty()) note(text);
       const double loss = values[0];
       norm_ = values[1];
       step_plan_ = update.plan;
@@ -581,7 +579,7 @@ class Loop {
     saver_->start(std::move(content));  // waits when the last one is still being written
     saved_step_ = state_.step;
     saved_ns_ = now_ns();
-    best_is_new_ = false;
+    best_is_new_ = save_asked_ = false;
   }
 
   void wait_until_saved_state_is_read() {
@@ -668,9 +666,10 @@ class Loop {
   int64_t updates_ = 0;     // started in this sitting
   int64_t settled_ns_ = 0;  // when the last one was read
   bool save_asked_ = false;
-  size_t step_plan_ = 0;       // of the last update
-  int64_t window_places_ = 0;  // since the last metric line
-  int64_t places_ = 0;         // of this sitting
+  std::set<std::string> noted_;  // of how plans run: each is said once
+  size_t step_plan_ = 0;         // of the last update
+  int64_t window_places_ = 0;    // since the last metric line
+  int64_t places_ = 0;           // of this sitting
 
   TrainerState state_;
   TrainResult result_;

@@ -1,5 +1,5 @@
-// The CUDA device of the tests: opened once; a test on a machine without one is skipped and says
-// why.
+// The CUDA device of the tests, opened once. Where there is none, no parity test is instantiated,
+// and CudaDevice.IsUsed is skipped and says why.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -30,8 +30,3 @@ inline TestDevice& test_device() {
 }
 
 }  // namespace millrace
-
-#define MR_NEEDS_CUDA(name)                                          \
-  if (!::millrace::test_device().backend)                            \
-    GTEST_SKIP() << "no CUDA: " << ::millrace::test_device().reason; \
-  ::millrace::Backend& name = *::millrace::test_device().backend

@@ -13,6 +13,7 @@
 #include "core/half.h"
 #include "exec/session.h"
 #include "graph/builder.h"
+#include "ops/optimizer_common.h"
 #include "tests/op/op_cases.h"
 #include "tests/parity/cuda_device.h"
 
@@ -30,7 +31,7 @@ bool multiplies(const Instance& i) {
 
 std::vector<CudaCase> cuda_cases() {
   std::vector<CudaCase> list;
-  if (!test_device().backend) return list;  // Cuda.IsHere says so
+  if (!test_device().backend) return list;  // CudaDevice.IsUsed says so
   for (const Instance& i :
        instances([](const Instance& c) { return !c.card->is_view && c.card->name != "leaf"; }))
     for (const Precision p : {Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16}) {
@@ -64,9 +65,7 @@ class CudaOp : public testing::TestWithParam<CudaCase> {
     data_ = make_data(instance.op_case, 3);
     if (precision == Precision::tf32) attrs_.set({"math", "tf32"});
     const DType half = storage(precision);
-    const size_t shadows = card_->keeps_shadows && attrs_.find("shadows")
-                               ? types_.size() - first_shadow(instance.op_case)
-                               : 0;
+    const size_t shadows = shadow_list(attrs_).size();
     if (is_half(half)) {
       for (size_t i = 0; i < types_.size(); ++i) {
         const bool full = i < 32 && (card_->full_in >> i & 1) != 0;
@@ -90,13 +89,6 @@ class CudaOp : public testing::TestWithParam<CudaCase> {
       set_store(attrs_, store);
     }
     ASSERT_EQ(infer_types(*card_, attrs_, types_, out_types_), "");
-  }
-
-  static size_t first_shadow(const OpCase& c) {
-    // Shadows come after the three scalars, which are the last inputs of rank 0.
-    size_t at = c.in.size();
-    while (at > 0 && c.in[at - 1].type.shape.rank() != 0) --at;
-    return at;
   }
 
   template <typename T>
@@ -184,11 +176,6 @@ INSTANTIATE_TEST_SUITE_P(Card, CudaOp, testing::ValuesIn(cuda_cases()), [](const
   return fmt::format("{}_{}_{}", test.param.instance.card->name, test.param.instance.index,
                      precision_name(test.param.precision));
 });
-
-TEST(Cuda, IsHere) {
-  if (!test_device().backend)
-    GTEST_SKIP() << "the ops on CUDA were not tested: " << test_device().reason;
-}
 
 TEST_P(CudaOp, MatchesTheReference) {
   Backend& backend = *test_device().backend;
