@@ -28,6 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MILLRACE = pathlib.Path(os.environ.get("MILLRACE", ROOT / "build" / "millrace"))
 PYTHON = pathlib.Path(os.environ.get("PEER_PYTHON", ROOT / ".venv" / "bin" / "python"))
 PEERS = {"cpu": ("torch-eager", "torch-compile"), "cuda": ("torch-eager", "torch-compile", "torch-graphs")}
+BILSTM_PEERS = {"cpu": ("torch-fp32",), "cuda": ("torch-fp32", "torch-bf16")}
 PACKAGES = ("torch", "numpy", "safetensors")
 CHECKED_STEPS = 4
 LOSS_TOLERANCE = {"cpu": 2e-5, "cuda": 2e-2}  # of the loss: float32 sums in another order; bfloat16
@@ -310,7 +311,7 @@ class Row:
         for racer in racers:
             ms = statistics.median(racer.counted)
             if self.device == "cuda":
-                racer.peak = self.arena if racer is ours else racer.steps[-1]["device_peak"]
+                racer.peak = racer.steps[-1]["device_peak"] if racer is not ours else racer.steps[-1].get("arena") or self.arena
             results.append({"workload": self.name, "how": racer.how, "ms": ms, "tokens_per_s": 1e3 * self.tokens / ms,
                             "peak_bytes": racer.peak, "threads": counts.get(racer.how, self.threads),
                             "steps": len(racer.counted), "flops": self.flops, "bytes": self.bytes})
@@ -322,6 +323,36 @@ class Row:
         out, record = self.millrace("run_name=account", f"training.max_steps={steps}", "training.log_interval=1000000")
         found = re.search(r"ceiling ([0-9.]+)", out)
         return out, float(found[1]) * 1e9 if found else None, record["peak_resident_bytes"]
+
+
+class BiLstmRow(Row):
+    """A stack of LSTM layers alone, forward and backward."""
+
+    def __init__(self, name, workload, folder, threads, device):
+        self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
+        m, places = workload["model"], workload["batch"] * workload["length"]
+        widths = [m["input"]] + [2 * m["hidden"]] * (m["layers"] - 1)
+        self.tokens = places
+        self.flops = sum(3 * 2 * places * 8 * m["hidden"] * (width + m["hidden"]) for width in widths)
+        self.bytes = 0
+        folder.mkdir()
+
+    def prepare(self):
+        (self.folder / "workload.json").write_text(json.dumps({**self.w, "device": self.device, "window": WINDOW[self.device]}))
+        m = self.w["model"]
+        words = [self.device, "bf16" if self.device == "cuda" else "fp32", self.w["length"], self.w["batch"], m["input"], m["hidden"],
+                 m["layers"], WINDOW[self.device], "weights.safetensors"]
+        return Racer("millrace", [str(MILLRACE.parent / "millrace_bilstm"), *map(str, words)], read_json, self.folder)
+
+    def peer(self, how, threads):
+        return Racer(how, [str(PYTHON), str(ROOT / "bench" / "peers" / "torch_bilstm.py"), how.removeprefix("torch-"), str(threads),
+                           "workload.json", "weights.safetensors"], read_json, self.folder)
+
+    def check(self, ours, peer):
+        for what in ("loss", "grad_norm"):
+            a, b = ours.steps[0][what], peer.steps[0][what]
+            if not abs(a - b) <= LOSS_TOLERANCE[self.device] * abs(b):
+                raise RuntimeError(f"{peer.how} has {what} {b:.6f}, millrace {a:.6f}")
 
 
 # --- the table --------------------------------------------------------------------------------------------
@@ -379,9 +410,11 @@ def main():
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as temp:
         for name in wanted:
-            row = Row(name, suite[name], pathlib.Path(temp) / name, threads, device)
+            kind = BiLstmRow if suite[name]["task"] == "bilstm" else Row
+            row = kind(name, suite[name], pathlib.Path(temp) / name, threads, device)
+            entrants = BILSTM_PEERS[device] if peers and kind is BiLstmRow else peers
             try:
-                results, wrong = row.race(peers, rounds, seconds, steps)
+                results, wrong = row.race(entrants, rounds, seconds, steps)
                 faults += [f"{name}: {w}" for w in wrong]
                 out, ceiling = "", None
                 if row.w["task"] == "train":

@@ -11,6 +11,11 @@ def gpt(layers, width, vocab, length, batch, heads=None):
     }
 
 
+def bilstm(batch):
+    """The encoder of a summarizer alone: 768 places, two layers of 256 units in both directions."""
+    return {"task": "bilstm", "model": {"input": 128, "hidden": 256, "layers": 2}, "batch": batch, "length": 768}
+
+
 CPU = {
     "lm-2x256-b32": gpt(2, 256, 10000, 128, 32),
     "lm-2x256-b1": gpt(2, 256, 10000, 128, 1),
@@ -21,6 +26,8 @@ CPU = {
     "char-4x128-b12": gpt(4, 128, 65, 64, 12, heads=4),
     "gpt2-124m-b2": gpt(12, 768, 50257, 256, 2),
     "gpt2-124m-generate": {**gpt(12, 768, 50257, 512, 1), "task": "generate", "prompt": 16, "tokens": 256},
+    "bilstm-2x256-b1": bilstm(1),
+    "bilstm-2x256-b16": bilstm(16),
 }
 
 
@@ -46,6 +53,8 @@ CUDA = {
     "lm-6x512-b64": gpt(6, 512, 50000, 128, 64),
     "finetune-124m-b1": gpt(12, 768, 50257, 512, 1),
     "finetune-124m-b8": gpt(12, 768, 50257, 512, 8),
+    "bilstm-2x256-b1": bilstm(1),
+    "bilstm-2x256-b16": bilstm(16),
 }
 
 SUITES = {"cpu": CPU, "cpu-growth": growth(), "cuda": CUDA}

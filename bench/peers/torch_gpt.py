@@ -3,7 +3,8 @@
   torch_gpt.py TASK HOW THREADS WORKLOAD.json
 
 Starts from the weights Millrace started from and reads the same tokens. Training prints a JSON line per
-step until it is stopped; generation prints one line per text. bench/race.py compares losses and tokens.
+step until it is stopped; generation prints one line per text. bench/race.py compares losses and tokens. A curve is a
+run of so many steps over windows drawn by a seed (bench/curves.py).
 """
 import json
 import sys
@@ -80,15 +81,38 @@ def say(**line):
     print(json.dumps(line), flush=True)
 
 
+def adamw(model, w):
+    decay = [p for p in model.parameters() if p.ndim >= 2]
+    rest = [p for p in model.parameters() if p.ndim < 2]
+    return torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
+                             lr=w["learning_rate"], betas=(0.9, 0.95), eps=1e-8, fused=True)
+
+
+def update(model, loss_of, optimizer, device, x, y):
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        loss = loss_of(x.to(device, non_blocking=True), y.to(device, non_blocking=True))
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def curve(model, _, w):
+    tokens, b, t = torch.tensor(w["ids"]), w["batch"], w["length"]
+    draw, optimizer = torch.Generator().manual_seed(w["seed"]), adamw(model, w)
+    for step in range(1, w["steps"] + 1):
+        begins = torch.randint(len(tokens) - t, (b,), generator=draw)
+        x, y = (torch.stack([tokens[i + shift : i + shift + t] for i in begins]) for shift in (0, 1))
+        say(step=step, loss=update(model, model, optimizer, w["device"], x, y).item())
+
+
 def train(model, how, w):
     device = w.get("device", "cpu")
     tokens = torch.tensor(w["ids"])
     b, t = w["batch"], w["length"]
     x, y = tokens[: b * t].view(b, t), tokens[1 : b * t + 1].view(b, t)
-    decay = [p for p in model.parameters() if p.ndim >= 2]
-    rest = [p for p in model.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
-                                  lr=w["learning_rate"], betas=(0.9, 0.95), eps=1e-8, fused=True)
+    optimizer = adamw(model, w)
     loss_of = model
     if how == "compile":
         loss_of = torch.compile(model)
@@ -101,13 +125,7 @@ def train(model, how, w):
         for _ in range(window):
             if how == "graphs":
                 torch.compiler.cudagraph_mark_step_begin()
-            with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-                loss = loss_of(x.to(device, non_blocking=True), y.to(device, non_blocking=True))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            losses.append(loss.detach().clone())
+            losses.append(update(model, loss_of, optimizer, device, x, y).clone())
         mean = torch.stack(losses).mean().item()  # waits for the device
         span = 1e3 * (time.perf_counter() - start)
         step += window
@@ -149,7 +167,7 @@ def main():
     model = GPT(w["model"], w["length"])
     model.load(w["weights"])
     model.to(w.get("device", "cpu"))
-    {"train": train, "generate": generate}[task](model, how, w)
+    {"train": train, "generate": generate, "curve": curve}[task](model, how, w)
 
 
 if __name__ == "__main__":

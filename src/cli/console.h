@@ -28,7 +28,8 @@ class Console : public TrainObserver {
   bool bar_shown_ = false;
 };
 
-// The time budget as a table, by phase, component and op. `ceiling` in FLOP/s, 0 when not measured.
-std::string ledger_report(const TrainResult& result, double ceiling);
+// The time budget as a table, by phase, component and op, with shares of a ceiling that was
+// measured.
+std::string ledger_report(const TrainResult& result, const Ceiling& ceiling);
 
 }  // namespace millrace

@@ -13,7 +13,6 @@
 #include "cli/resume.h"
 #include "core/process.h"
 #include "core/text.h"
-#include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "train/program.h"
@@ -198,23 +197,27 @@ int train_command(TrainArguments arguments) {
   }
 
   // Measuring the ceiling takes seconds: a shorter run does without it.
-  const double ceiling =
-      result.seconds > 5 && backend->on_host() ? cpu::measure_sgemm_ceiling() : 0;
+  const Ceiling ceiling =
+      result.seconds > 5 ? backend->measure_ceiling(programs.passes.precision) : Ceiling{};
   const double flops = result.flops_per_second;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
   out += ledger_report(result, ceiling);
-  out += fmt::format("\n  speed        {} tok/s, {} per update (median), {:.1f} GFLOP/s{}\n",
-                     human_count(result.tokens_per_second),
-                     human_seconds(result.median_step_seconds), flops * 1e-9,
-                     ceiling > 0 ? fmt::format(" = {:.0f} % of the sgemm ceiling {:.1f}",
-                                               100 * flops / ceiling, ceiling * 1e-9)
-                                 : "");
+  out +=
+      fmt::format("\n  speed        {} tok/s, {} per update (median), {:.1f} GFLOP/s{}\n",
+                  human_count(result.tokens_per_second), human_seconds(result.median_step_seconds),
+                  flops * 1e-9,
+                  ceiling.flops > 0 ? fmt::format(" = {:.0f} % of the ceiling {:.1f}",
+                                                  100 * flops / ceiling.flops, ceiling.flops * 1e-9)
+                                    : "");
   out += fmt::format("  memory       arena {} as planned", human_bytes(programs.total_bytes()));
   if (backend->on_host())
     out += fmt::format("; process peak {} (predicted {}, {:+.1f} %)", human_bytes(peak),
                        human_bytes(predicted),
                        100.0 * (static_cast<double>(predicted) / static_cast<double>(peak) - 1));
+  else if (const auto vitals = backend->vitals(); vitals && vitals->bytes > 0)
+    out += fmt::format("; {} of the device in use with context and libraries",
+                       human_bytes(vitals->bytes));
   out += "\n";
   if (result.skipped_updates > 0)
     out += fmt::format("  health       {} updates skipped (not finite), {} roll-backs\n",

@@ -124,6 +124,9 @@ class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, bool reference_only) : isa_(isa), reference_only_(reference_only) {}
   std::string name() const override { return "cpu"; }
+  Ceiling measure_ceiling(Precision) override {
+    return {measure_sgemm_ceiling(), measure_copy_ceiling()};
+  }
   std::string choices() const override { return gemm_choices(); }
   void pin_choices(const std::string& choices) override { gemm_pin_choices(choices); }
 

@@ -233,7 +233,8 @@ DeviceBytes::DeviceBytes(const void* host, int64_t bytes) : DeviceBytes(bytes) {
 
 DeviceBytes::~DeviceBytes() { cudaFree(data_); }
 
-Context::Context(int device) : device_(open_device(device)), choices_(choices_file(device_)) {
+Context::Context(int device)
+    : device_(open_device(device)), nvml_(device_.uuid), choices_(choices_file(device_)) {
   MR_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 

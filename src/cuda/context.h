@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "cuda/choices.h"
+#include "cuda/nvml.h"
 
 namespace millrace::cuda {
 
@@ -59,6 +60,7 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   const Device& device() const { return device_; }
+  const NvmlDevice& nvml() const { return nvml_; }
   cudaStream_t stream() const { return stream_; }
   cublasLtHandle_t lt();  // libraries are opened when first used: that takes a while
   cudnnHandle_t cudnn();
@@ -74,6 +76,7 @@ class Context {
 
  private:
   Device device_;
+  NvmlDevice nvml_;
   cudaStream_t stream_ = nullptr;
   cublasLtHandle_t lt_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;

@@ -1,11 +1,13 @@
 #include "cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "core/text.h"
 #include "cuda/context.h"
 #include "cuda/executable.h"
+#include "cuda/gemm.h"
 #include "cuda/kernel.h"
 
 namespace millrace::cuda {
@@ -136,6 +138,8 @@ class CudaBackend : public Backend {
   int64_t memory_bytes() const override { return context_.device().memory_bytes; }
   bool computes(Precision) const override { return true; }
   Precision usual_precision() const override { return Precision::bf16; }
+  Ceiling measure_ceiling(Precision precision) override;
+  std::optional<DeviceVitals> vitals() const override { return context_.nvml().vitals(); }
   std::string choices() const override { return context_.choices().used(); }
   void pin_choices(const std::string& choices) override { context_.choices().pin(choices); }
   void allow_timing(bool allowed) override { context_.choices().allow_timing(allowed); }
@@ -199,6 +203,43 @@ class CudaBackend : public Backend {
   cudaStream_t copies_ = nullptr;
   Borrowed::Pool pool_;
 };
+
+Ceiling CudaBackend::measure_ceiling(Precision precision) {
+  Ceiling best;
+  try {
+    const DType type = precision == Precision::bf16   ? DType::bf16
+                       : precision == Precision::fp16 ? DType::f16
+                                                      : DType::f32;
+    for (const int64_t size : {4096, 8192}) {
+      const int64_t bytes = size * size * dtype_bytes(type);
+      const Gemm product({.m = size,
+                          .n = size,
+                          .k = size,
+                          .tb = true,
+                          .in = type,
+                          .out = type,
+                          .tf32 = precision == Precision::tf32},
+                         context_);
+      const DeviceBytes a(bytes), b(bytes), d(bytes), workspace(product.workspace_bytes());
+      fill_random(a.data(), bytes, type, context_);
+      fill_random(b.data(), bytes, type, context_);
+      const double seconds = seconds_of(context_, [&](int) {
+        product.run({.a = a.data(), .b = b.data(), .d = d.data(), .workspace = workspace.data()},
+                    context_.stream());
+      });
+      best.flops = std::max(best.flops, 2.0 * static_cast<double>(size * size * size) / seconds);
+    }
+    constexpr int64_t kBytes = 1 << 30;  // that no cache holds
+    const DeviceBytes from(kBytes), to(kBytes);
+    best.bytes = 2.0 * kBytes / context_.time([&] {
+      MR_CUDA(cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice,
+                              context_.stream()));
+    });
+  } catch (const Error&) {
+    (void)cudaGetLastError();  // no memory left for it: what was measured so far stands
+  }
+  return best;
+}
 
 }  // namespace
 

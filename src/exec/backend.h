@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +55,20 @@ class Executable {
   virtual std::string note() const { return {}; }  // what a user should know about how it runs
 };
 
+// The best that was seen: products of matrices in FLOP/s, copies in bytes/s (read and written).
+// 0: not measured.
+struct Ceiling {
+  double flops = 0, bytes = 0;
+};
+
+// What a device says of itself while it works.
+struct DeviceVitals {
+  double watts = 0, megahertz = 0;  // the clock of its multiprocessors
+  double joules = 0;                // since its driver was loaded
+  std::string slowed;               // why its clock is held down ("power cap"); empty: it is not
+  int64_t bytes = 0;                // of its memory, taken since this process opened it
+};
+
 struct BackendOptions {
   bool capture = true;  // a step is captured once and replayed, where the device can
 };
@@ -66,6 +81,9 @@ class Backend : public KernelChooser {
   // What it computes in, and what is taken when nobody says.
   virtual bool computes(Precision precision) const { return precision == Precision::fp32; }
   virtual Precision usual_precision() const { return Precision::fp32; }
+  // Takes seconds.
+  virtual Ceiling measure_ceiling(Precision) { return {}; }
+  virtual std::optional<DeviceVitals> vitals() const { return {}; }
   // The algorithms chosen by measurement so far, and the way to choose the same ones again: another
   // algorithm sums in another order.
   virtual std::string choices() const = 0;

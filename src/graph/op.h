@@ -106,6 +106,10 @@ struct OpCard {
   // Inputs and outputs, by bit, that stay f32 in a 16-bit program: statistics, losses, scales.
   uint32_t full_in = 0, full_out = 0;
   bool keeps_shadows = false;  // an optimizer: see ops/optimizer_common.h
+  // Outputs, by bit, that take a cotangent; the others exist for the backward pass.
+  uint32_t gradients_of = 1;
+  // It has matrix products inside, whose f32 factors may be rounded where attribute `math` is tf32.
+  bool multiplies = false;
 };
 
 // The output types of a use of an op: those of its card, where attribute `store` says so in 16

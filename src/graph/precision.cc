@@ -194,7 +194,7 @@ Graph apply_precision(const Graph& graph, Precision precision) {
   if (precision == Precision::tf32) {
     Graph g = graph;
     for (Node& n : g.nodes)
-      if (is_op(n, "matmul") || is_op(n, "linear_cross_entropy")) n.attrs.set({"math", "tf32"});
+      if (n.op->multiplies) n.attrs.set({"math", "tf32"});
     verify(g, "precision");
     return g;
   }

@@ -187,6 +187,7 @@ const OpCard elementwise_card = {
     .cases = cases,
     .benchmarks = benchmarks,
     .in_place = in_place,
-    .cheap = true};
+    .cheap = true,
+    .gradients_of = ~0u};
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include "cpu/kernel.h"
 #include "cpu/packed_gemm.h"
 #include "cpu/softmax_lanes.h"
+#include "ops/linear_cross_entropy.h"
 
 namespace millrace::cpu::MR_ISA {
 namespace {
@@ -21,7 +22,8 @@ struct Sizes {
       : N(site.in[0].shape.rows()),
         D(site.in[0].shape.last()),
         V(site.in[1].shape[0]),
-        gradients(site.attrs.integer("gradients") != 0) {
+        gradients(site.attrs.integer("gradients") != 0),
+        copy(site.attrs.integer("copy", 0) != 0) {
     const int64_t asked = site.attrs.integer("chunk_rows", 0);
     const int64_t wish = asked > 0 ? asked : std::max(kMinRows, kChunkBytes / (4 * V) / 64 * 64);
     rows = std::max<int64_t>(1, std::min(N, wish));
@@ -33,9 +35,10 @@ struct Sizes {
   int64_t stats() const { return 2 * rows * strips; }
   bool few() const { return slabs < kFewSlabs; }
   int64_t shares() const { return gradients && !few() ? slabs * rows * D : 0; }
+  int64_t factor_count() const { return copy ? rows : 0; }
 
   int64_t N, D, V;
-  bool gradients;
+  bool gradients, copy;
   int64_t rows;         // of a chunk
   int64_t strips;       // of kStrip columns
   int64_t slab, slabs;  // columns of one, and how many
@@ -43,7 +46,8 @@ struct Sizes {
 
 int64_t workspace_bytes(const OpSite& site) {
   const Sizes s(site);
-  return (s.logits() + s.stats() + s.shares() + s.rows + s.N) * static_cast<int64_t>(sizeof(float));
+  return (s.logits() + s.stats() + s.shares() + s.rows + s.factor_count() + s.N) *
+         static_cast<int64_t>(sizeof(float));
 }
 
 // The last few numbers of a row as a vector; behind them -inf.
@@ -83,13 +87,19 @@ struct Head : Sizes {
         targets(c.ids(2)),
         dx(gradients ? c.out(1) : nullptr),
         dw(gradients ? c.out(2) : nullptr),
+        gates(copy ? c.in(4) : nullptr),
+        masses(copy ? c.in(5) : nullptr),
+        dgates(copy && gradients ? c.out(3) : nullptr),
+        dmasses(copy && gradients ? c.out(4) : nullptr),
         z(c.scratch()),
         tops(z + logits()),
         sums(tops + rows * strips),
         share(sums + rows * strips),
         lse(share + shares()),
-        losses(lse + rows) {}
+        factors(lse + rows),
+        losses(factors + factor_count()) {}
 
+  // Whether the row's target is none of the columns.
   bool ignored(int64_t row) const { return targets[row] < 0 || targets[row] >= V; }
 
   // Logits of rows [begin, begin + R), and lse and loss of each.
@@ -112,6 +122,7 @@ struct Head : Sizes {
     for (int64_t i = i0; i < i1; ++i) {
       if (ignored(begin + i)) {
         losses[begin + i] = 0;
+        if (copy) mix_row(begin + i, kMinusInfinity, factors + i);
         continue;
       }
       const float *t = tops + i * strips, *s = sums + i * strips;
@@ -122,7 +133,32 @@ struct Head : Sizes {
       for (int64_t j = 0; j < strips; ++j) sum += s[j] * std::exp(t[j] - top);
       lse[i] = top + std::log(sum);
       losses[begin + i] = lse[i] - z[i * V + targets[begin + i]];
+      if (copy) mix_row(begin + i, -losses[begin + i], factors + i);
     }
+  }
+
+  // The loss of a row whose word is generated with log-probability `log_p` or copied, the gradients
+  // of its gate and mass, and the factor of the gradient of its logits.
+  void mix_row(int64_t row, float log_p, float* factor) const {
+    if (targets[row] < 0) {
+      if (gradients) dgates[row] = dmasses[row] = 0;
+      return;
+    }
+    constexpr auto kFloor = static_cast<float>(kMassFloor);
+    const float gate = gates[row], mass = masses[row];
+    const float softplus = std::log1p(std::exp(-std::fabs(gate)));
+    const float log_gate = std::min(gate, 0.0f) - softplus;
+    const float generated = log_gate + log_p;
+    const float copied = std::min(-gate, 0.0f) - softplus + std::log(mass < kFloor ? kFloor : mass);
+    // A NaN comes through the difference.
+    const float log_all =
+        std::max(generated, copied) + std::log1p(std::exp(-std::fabs(generated - copied)));
+    losses[row] = -log_all;
+    if (!gradients) return;
+    const float by_generator = std::exp(generated - log_all);
+    *factor = scale * by_generator;
+    dgates[row] = scale * (std::exp(log_gate) - by_generator);
+    dmasses[row] = mass < kFloor ? 0.0f : -scale * std::exp(copied - log_all) / mass;
   }
 
   // Columns [v, v + n) of the logits of rows [i0, i1) of the chunk become their gradient.
@@ -133,9 +169,10 @@ struct Head : Sizes {
         std::fill_n(at, n, 0.0f);
         continue;
       }
-      turn(at, n, lse[i], scale);
+      const float factor = copy ? factors[i] : scale;
+      turn(at, n, lse[i], factor);
       const int64_t target = targets[begin + i] - v;
-      if (target >= 0 && target < n) at[target] -= scale;
+      if (target >= 0 && target < n) at[target] -= factor;
     }
   }
 
@@ -173,7 +210,11 @@ struct Head : Sizes {
   const float *x, *w;
   float scale;
   const int32_t* targets;
-  float *dx, *dw, *z, *tops, *sums, *share, *lse, *losses;
+  float *dx, *dw;
+  const float *gates, *masses;
+  float *dgates, *dmasses;
+  float *z, *tops, *sums, *share, *lse;
+  float *factors, *losses;  // of the gradient of a row's logits, with `copy`; of all rows
 };
 
 void run(const Call& c) {

@@ -32,6 +32,7 @@ struct Sizes {
         D(site.in[0].shape.last()),
         V(site.in[1].shape[0]),
         gradients(site.attrs.integer("gradients") != 0),
+        copy(site.attrs.integer("copy", 0) != 0),
         type(site.in[0].dtype),
         stride(std::max(round_up(V, kLogitsRow), kLogitsRow)) {
     const int64_t asked = site.attrs.integer("chunk_rows", 0);
@@ -64,7 +65,7 @@ struct Sizes {
   int64_t w_bytes() const { return padded() ? round_up(stride * D * dtype_bytes(type), 256) : 0; }
 
   int64_t N, D, V;
-  bool gradients;
+  bool gradients, copy;
   DType type;        // of x, w and the logits
   int64_t stride;    // of the logits' rows
   int64_t rows = 0;  // of a chunk
@@ -149,8 +150,16 @@ int64_t workspace_bytes(const OpSite& site, Context& context) {
 
 std::shared_ptr<const void> prepare(const Call& call, Context& context) {
   auto head = std::make_shared<const Head>(call.site, context);
-  MR_CUDA(allow_head_rows(head->type, head->shared_bytes));
+  MR_CUDA(allow_head_rows(head->type, head->copy, head->shared_bytes));
   return head;
+}
+
+HeadCopy copy_of(const Call& c, const Sizes& s, int64_t begin) {
+  if (!s.copy) return {};
+  return {.gate = c.in(4) + begin,
+          .mass = c.in(5) + begin,
+          .dgate = s.gradients ? c.out(3) + begin : nullptr,
+          .dmass = s.gradients ? c.out(4) + begin : nullptr};
 }
 
 void run(const Call& c) {
@@ -177,8 +186,9 @@ void run(const Call& c) {
     const Chunk& chunk = rows == head.rows ? *head.whole : *head.last;
     const void* const x_rows = x + begin * head.D * dtype_bytes(head.type);
     chunk.logits.run({.a = x_rows, .b = w, .d = logits, .workspace = workspace}, c.stream);
-    launch_head_rows(head.type, logits, head.stride, c.ids(2) + begin, scale, losses + begin, rows,
-                     head.V, head.gradients, head.shared_bytes, c.stream);
+    launch_head_rows(head.type, logits, head.stride, c.ids(2) + begin, copy_of(c, head, begin),
+                     scale, losses + begin, rows, head.V, head.gradients, head.shared_bytes,
+                     c.stream);
     if (!head.gradients) continue;
     chunk.dx->run({.a = logits,
                    .b = w,

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/device.cuh"
+#include "ops/linear_cross_entropy.h"
 #include "ops/linear_cross_entropy_cuda.h"
 
 namespace millrace::cuda {
@@ -109,6 +110,7 @@ struct Rows {
   T* logits;
   Int stride;  // from row to row
   const int* targets;
+  HeadCopy copy;
   const float* scale;
   float* losses;
   Int count;
@@ -117,11 +119,55 @@ struct Rows {
   __host__ __device__ int pieces() const { return (columns + Raw<T>::kCount - 1) / Raw<T>::kCount; }
 };
 
-// A row without a target has no loss and no gradient.
-template <typename T, bool kGradients>
-__device__ __forceinline__ void ignore_row(const Rows<T>& rows, Int number, int thread,
+// A row whose word is generated with log-probability `log_p` or copied. Returns the factor of the
+// gradient of its logits; one thread `writes` its loss and the gradients of its gate and mass.
+template <bool kGradients, typename T>
+__device__ __forceinline__ float mix_row(const Rows<T>& rows, Int number, float log_p,
+                                         bool writes) {
+  constexpr auto kFloor = (float)kMassFloor;
+  const float gate = rows.copy.gate[number], mass = rows.copy.mass[number];
+  const float softplus = log1pf(expf(-fabsf(gate)));
+  const float log_gate = fminf(gate, 0.0f) - softplus;
+  const float generated = log_gate + log_p;
+  const float copied = fminf(-gate, 0.0f) - softplus + logf(mass < kFloor ? kFloor : mass);
+  // A NaN comes through the difference.
+  const float log_all = fmaxf(generated, copied) + log1pf(expf(-fabsf(generated - copied)));
+  if (writes) rows.losses[number] = -log_all;
+  if (!kGradients) return 0;
+  const float scale = *rows.scale, share = expf(generated - log_all);
+  if (writes) {
+    rows.copy.dgate[number] = scale * (expf(log_gate) - share);
+    rows.copy.dmass[number] = mass < kFloor ? 0.0f : -scale * expf(copied - log_all) / mass;
+  }
+  return scale * share;
+}
+
+// The same for any row whose target is one of the columns; its largest logit, sum and logit at the
+// target are known.
+template <bool kGradients, bool kCopy, typename T>
+__device__ __forceinline__ float finish_row(const Rows<T>& rows, Int number, float top, float sum,
+                                            float at_target, bool writes) {
+  if constexpr (kCopy) {
+    return mix_row<kGradients>(rows, number, (at_target - top) - logf(sum), writes);
+  } else {
+    if (writes) rows.losses[number] = (top - at_target) + logf(sum);
+    return kGradients ? *rows.scale : 0.0f;
+  }
+}
+
+// A row whose target is none of the columns: its logits have no gradient, and it has no loss unless
+// the word can be copied.
+template <bool kGradients, bool kCopy, typename T>
+__device__ __forceinline__ void ignore_row(const Rows<T>& rows, Int number, int target, int thread,
                                            int threads) {
-  if (thread == 0) rows.losses[number] = 0;
+  if (thread == 0) {
+    if (kCopy && target >= 0) {
+      mix_row<kGradients>(rows, number, -INFINITY, true);
+    } else {
+      rows.losses[number] = 0;
+      if (kCopy && kGradients) rows.copy.dgate[number] = rows.copy.dmass[number] = 0;
+    }
+  }
   if (!kGradients) return;
   T* const row = rows.logits + number * rows.stride;
   for (int piece = thread; piece < rows.pieces(); piece += threads)
@@ -129,7 +175,7 @@ __device__ __forceinline__ void ignore_row(const Rows<T>& rows, Int number, int 
 }
 
 // kThreads threads to a row, which has at most kThreads * kKeptPieces pieces.
-template <typename T, int kThreads, bool kGradients>
+template <typename T, int kThreads, bool kGradients, bool kCopy>
 __global__ void __launch_bounds__(kThreads == kWarp ? kWarp * kWarpsInBlock : kThreads)
     kept_rows(Rows<T> rows) {
   __shared__ float shared[kWarp];
@@ -138,7 +184,7 @@ __global__ void __launch_bounds__(kThreads == kWarp ? kWarp * kWarpsInBlock : kT
   if (number >= rows.count) return;
   const int thread = threadIdx.x % kThreads, target = rows.targets[number];
   if (target < 0 || target >= rows.columns)
-    return ignore_row<T, kGradients>(rows, number, thread, kThreads);
+    return ignore_row<kGradients, kCopy>(rows, number, target, thread, kThreads);
   T* const row = rows.logits + number * rows.stride;
   const float at_target = to_float(row[target]);  // before anything is written over it
   Raw<T> raw[kKeptPieces];
@@ -147,15 +193,15 @@ __global__ void __launch_bounds__(kThreads == kWarp ? kWarp * kWarpsInBlock : kT
   top = kThreads == kWarp ? warp_max(top) : block_max(top, shared);
   float sum = exp_sum(raw, top);
   sum = kThreads == kWarp ? warp_sum(sum) : block_sum(sum, shared);
-  if (thread == 0) rows.losses[number] = (top - at_target) + logf(sum);
+  const float scale = finish_row<kGradients, kCopy>(rows, number, top, sum, at_target, thread == 0);
   if (!kGradients) return;
   __syncwarp();
-  store_gradient(raw, row, thread, kThreads, rows.pieces(), top, sum, *rows.scale, target);
+  store_gradient(raw, row, thread, kThreads, rows.pieces(), top, sum, scale, target);
 }
 
 // Rows that fill shared memory, two of them a multiprocessor, so that one is loaded while the other
 // is worked on. A thread reads back only what it has brought.
-template <typename T>
+template <typename T, bool kCopy>
 __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
   constexpr int kCount = Raw<T>::kCount;
   extern __shared__ uint4 kept[];
@@ -163,7 +209,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
   const Int number = blockIdx.x;
   const int thread = threadIdx.x, target = rows.targets[number], pieces = rows.pieces();
   if (target < 0 || target >= rows.columns)
-    return ignore_row<T, true>(rows, number, thread, kBlockThreads);
+    return ignore_row<true, kCopy>(rows, number, target, thread, kBlockThreads);
   T* const row = rows.logits + number * rows.stride;
   const float at_target = to_float(row[target]);
   for (int piece = thread; piece < pieces; piece += kBlockThreads)
@@ -192,8 +238,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
     sum += exp_sum(raw, top);
   }
   sum = block_sum(sum, shared);
-  if (thread == 0) rows.losses[number] = (top - at_target) + logf(sum);
-  const float scale = *rows.scale;
+  const float scale = finish_row<true, kCopy>(rows, number, top, sum, at_target, thread == 0);
 #pragma unroll 4
   for (int piece = thread; piece < pieces; piece += kBlockThreads) {
     Raw<T> raw[1] = {{kept[piece]}};
@@ -202,13 +247,13 @@ __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
 }
 
 // Rows of any length: maximum and sum in one pass, the gradient in a second.
-template <typename T, bool kGradients>
+template <typename T, bool kGradients, bool kCopy>
 __global__ void __launch_bounds__(kBlockThreads) long_rows(Rows<T> rows) {
   __shared__ float shared[kWarp];
   const Int number = blockIdx.x;
   const int thread = threadIdx.x, target = rows.targets[number], pieces = rows.pieces();
   if (target < 0 || target >= rows.columns)
-    return ignore_row<T, kGradients>(rows, number, thread, kBlockThreads);
+    return ignore_row<kGradients, kCopy>(rows, number, target, thread, kBlockThreads);
   T* const row = rows.logits + number * rows.stride;
   const float at_target = to_float(row[target]);
   constexpr int kStep = kKeptPieces * kBlockThreads;
@@ -225,14 +270,13 @@ __global__ void __launch_bounds__(kBlockThreads) long_rows(Rows<T> rows) {
   const float own_top = top;
   top = block_max(top, shared);
   sum = block_sum(sum * exp_for(own_top - top, T{}), shared);
-  if (thread == 0) rows.losses[number] = (top - at_target) + logf(sum);
-  if (!kGradients) return;
-  const float scale = *rows.scale;
-  for (int first = thread; first < pieces; first += kStep) {
-    Raw<T> raw[kKeptPieces];
-    load_pieces(raw, row, first, kBlockThreads, pieces, rows.columns);
-    store_gradient(raw, row, first, kBlockThreads, pieces, top, sum, scale, target);
-  }
+  const float scale = finish_row<kGradients, kCopy>(rows, number, top, sum, at_target, thread == 0);
+  if constexpr (kGradients)
+    for (int first = thread; first < pieces; first += kStep) {
+      Raw<T> raw[kKeptPieces];
+      load_pieces(raw, row, first, kBlockThreads, pieces, rows.columns);
+      store_gradient(raw, row, first, kBlockThreads, pieces, top, sum, scale, target);
+    }
 }
 
 __global__ void __launch_bounds__(kSumThreads)
@@ -275,32 +319,32 @@ __global__ void __launch_bounds__(kRoundThreads) round_to(const float* from, T* 
   }
 }
 
-template <typename T, int kThreads, bool kGradients>
+template <typename T, int kThreads, bool kGradients, bool kCopy>
 void launch_kept(const Rows<T>& rows, cudaStream_t stream) {
   constexpr bool kWarpRows = kThreads == kWarp;
   const Int blocks = kWarpRows ? (rows.count + kWarpsInBlock - 1) / kWarpsInBlock : rows.count;
   constexpr int kInBlock = kWarpRows ? kWarp * kWarpsInBlock : kThreads;
-  kept_rows<T, kThreads, kGradients><<<(unsigned)blocks, kInBlock, 0, stream>>>(rows);
+  kept_rows<T, kThreads, kGradients, kCopy><<<(unsigned)blocks, kInBlock, 0, stream>>>(rows);
 }
 
-template <typename T>
+template <bool kCopy, typename T>
 void launch_rows(const Rows<T>& rows, bool gradients, int64_t shared_bytes, cudaStream_t stream) {
   const int pieces = rows.pieces();
   const auto blocks = (unsigned)rows.count;
   const size_t row_bytes = pieces * sizeof(uint4);
   if (pieces <= kWarp * kKeptPieces)
-    gradients ? launch_kept<T, kWarp, true>(rows, stream)
-              : launch_kept<T, kWarp, false>(rows, stream);
+    gradients ? launch_kept<T, kWarp, true, kCopy>(rows, stream)
+              : launch_kept<T, kWarp, false, kCopy>(rows, stream);
   else if (!gradients)
-    long_rows<T, false><<<blocks, kBlockThreads, 0, stream>>>(rows);
+    long_rows<T, false, kCopy><<<blocks, kBlockThreads, 0, stream>>>(rows);
   else if (pieces <= kBlockThreads / 2 * kKeptPieces)
-    launch_kept<T, kBlockThreads / 2, true>(rows, stream);
+    launch_kept<T, kBlockThreads / 2, true, kCopy>(rows, stream);
   else if (pieces <= kBlockThreads * kKeptPieces)
-    launch_kept<T, kBlockThreads, true>(rows, stream);
+    launch_kept<T, kBlockThreads, true, kCopy>(rows, stream);
   else if (row_bytes <= (size_t)shared_bytes)
-    shared_rows<T><<<blocks, kBlockThreads, row_bytes, stream>>>(rows);
+    shared_rows<T, kCopy><<<blocks, kBlockThreads, row_bytes, stream>>>(rows);
   else
-    long_rows<T, true><<<blocks, kBlockThreads, 0, stream>>>(rows);
+    long_rows<T, true, kCopy><<<blocks, kBlockThreads, 0, stream>>>(rows);
 }
 
 // `function` gets a pointer of the type that `dtype` stands for.
@@ -318,24 +362,27 @@ auto with_type(DType dtype, void* data, F function) {
 
 }  // namespace
 
-cudaError_t allow_head_rows(DType dtype, int64_t shared_bytes) {
+cudaError_t allow_head_rows(DType dtype, bool copy, int64_t shared_bytes) {
   return with_type(dtype, nullptr, [&]<typename T>(T*) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(shared_rows<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared);
+    auto* const kernel = copy ? shared_rows<T, true> : shared_rows<T, false>;
+    const cudaError_t status = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (status != cudaSuccess) return status;
-    return cudaFuncSetAttribute(shared_rows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 (int)shared_bytes);
   });
 }
 
 void launch_head_rows(DType dtype, void* logits, int64_t row_stride, const int32_t* targets,
-                      const float* scale, float* losses, int64_t rows, int64_t columns,
-                      bool gradients, int64_t shared_bytes, cudaStream_t stream) {
+                      const HeadCopy& copy, const float* scale, float* losses, int64_t rows,
+                      int64_t columns, bool gradients, int64_t shared_bytes, cudaStream_t stream) {
   if (rows == 0) return;
   with_type(dtype, logits, [&]<typename T>(T* typed) {
-    launch_rows(Rows<T>{typed, row_stride, targets, scale, losses, rows, (int)columns}, gradients,
-                shared_bytes, stream);
+    const Rows<T> all{typed, row_stride, targets, copy, scale, losses, rows, (int)columns};
+    if (copy.gate)
+      launch_rows<true>(all, gradients, shared_bytes, stream);
+    else
+      launch_rows<false>(all, gradients, shared_bytes, stream);
   });
 }
 

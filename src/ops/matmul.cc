@@ -184,6 +184,7 @@ const OpCard matmul_card = {.name = "matmul",
                             MR_REFERENCE,
                             .cost = cost,
                             .cases = cases,
-                            .benchmarks = benchmarks};
+                            .benchmarks = benchmarks,
+                            .multiplies = true};
 
 }  // namespace millrace

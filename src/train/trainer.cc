@@ -11,6 +11,7 @@
 
 #include "core/text.h"
 #include "data/loader.h"
+#include "train/device_watch.h"
 #include "train/evaluation.h"
 #include "train/generate.h"
 #include "train/health.h"
@@ -80,7 +81,7 @@ class Loop {
 
   std::string sample() {
     const Tokenizer& tokenizer = data_.set.tokenizer();
-    const std::vector<int32_t> prompt = sample_prompt();
+    const std::vector<int32_t> prompt = data_.sample_prompt(s_);
     const int32_t end = data_.set.records ? data_.set.end_id : -1;
     const WithAverage weights(*this);
     return tokenizer.decode(
@@ -94,30 +95,6 @@ class Loop {
   }
 
  private:
-  // What the text starts with: as a record does when it is trained on, else the first tokens of the
-  // validation text.
-  std::vector<int32_t> sample_prompt() const {
-    const Dataset& set = data_.set;
-    std::vector<int32_t> prompt;
-    if (set.records && set.start_id >= 0) prompt.push_back(set.start_id);
-    if (!s_.sample_prompt.empty()) {
-      set.tokenizer().encode(s_.sample_prompt, {"sample.prompt"}, prompt);
-      if (set.fields == 2) prompt.push_back(set.end_id);
-      return prompt;
-    }
-    const Split& split = set.validation;
-    int64_t count = std::min({int64_t{16}, s_.max_length, split.size()});
-    if (set.fields == 2 && split.tokens) {  // a source, for which the model writes the target
-      std::array<int64_t, 2> begins;
-      split.tokens->record_begins(0, begins);
-      count = std::min(begins[1] - begins[0], s_.max_length);
-    }
-    std::vector<int32_t> first(static_cast<size_t>(count));
-    if (count > 0) split.tokens->read(split.begin, first);
-    prompt.insert(prompt.end(), first.begin(), first.end());
-    return prompt;
-  }
-
   // While it lives the parameters are the averaged ones.
   class WithAverage {
    public:
@@ -303,8 +280,7 @@ class Loop {
         values = update.results->wait();
       }
       session_.settle(result_.ledger);
-      if (const std::string text = session_.note(update.plan); noted_.insert(text).second)
-        if (!text.empty()) note(text);
+      note_once(session_.note(update.plan));
       const double loss = values[0];
       norm_ = values[1];
       step_plan_ = update.plan;
@@ -446,6 +422,7 @@ class Loop {
         metrics[fmt::format("time/{}", owner_name(owner))] =
             owner_seconds(owner, window_ledger_) / seconds;
       }
+      note_once(device_.add_to(metrics, places_));
       run_->metrics("train", report.step, metrics);
     }
     state_.window = {};
@@ -617,6 +594,9 @@ class Loop {
     observer_.note(text);
     if (run_) run_->log(text);
   }
+  void note_once(const std::string& text) {
+    if (!text.empty() && noted_.insert(text).second) note(text);
+  }
 
   void finish_result() {
     result_.steps = state_.step;
@@ -666,10 +646,11 @@ class Loop {
   int64_t updates_ = 0;     // started in this sitting
   int64_t settled_ns_ = 0;  // when the last one was read
   bool save_asked_ = false;
-  std::set<std::string> noted_;  // of how plans run: each is said once
-  size_t step_plan_ = 0;         // of the last update
-  int64_t window_places_ = 0;    // since the last metric line
-  int64_t places_ = 0;           // of this sitting
+  std::set<std::string> noted_;
+  DeviceWatch device_{backend_};
+  size_t step_plan_ = 0;       // of the last update
+  int64_t window_places_ = 0;  // since the last metric line
+  int64_t places_ = 0;         // of this sitting
 
   TrainerState state_;
   TrainResult result_;

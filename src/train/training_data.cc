@@ -1,5 +1,8 @@
 #include "train/training_data.h"
 
+#include <algorithm>
+#include <array>
+
 namespace millrace {
 
 DataOptions data_options(const Settings& settings) {
@@ -54,6 +57,27 @@ TrainingData make_training_data(Dataset set, const Settings& settings, bool pack
 
 ProgramShapes TrainingData::shapes() const {
   return {batches->shapes(), validation ? validation->shapes() : batches->shapes()};
+}
+
+std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings) const {
+  std::vector<int32_t> prompt;
+  if (set.records && set.start_id >= 0) prompt.push_back(set.start_id);
+  if (!settings.sample_prompt.empty()) {
+    set.tokenizer().encode(settings.sample_prompt, {"sample.prompt"}, prompt);
+    if (set.fields == 2) prompt.push_back(set.end_id);
+    return prompt;
+  }
+  const Split& split = set.validation;
+  int64_t count = std::min({int64_t{16}, settings.max_length, split.size()});
+  if (set.fields == 2 && split.tokens) {  // a source, for which the model writes the target
+    std::array<int64_t, 2> begins;
+    split.tokens->record_begins(0, begins);
+    count = std::min(begins[1] - begins[0], settings.max_length);
+  }
+  std::vector<int32_t> first(static_cast<size_t>(count));
+  if (count > 0) split.tokens->read(split.begin, first);
+  prompt.insert(prompt.end(), first.begin(), first.end());
+  return prompt;
 }
 
 RunLength TrainingData::run_length(const Settings& settings) const {

@@ -18,6 +18,9 @@ struct TrainingData {
   std::string digest() const { return set.key + ", " + batches->order(); }
   ProgramShapes shapes() const;
   RunLength run_length(const Settings& settings) const;
+  // What sample text starts with: as a record does when it is trained on, else the first tokens of
+  // the validation text.
+  std::vector<int32_t> sample_prompt(const Settings& settings) const;
 };
 
 DataOptions data_options(const Settings& settings);

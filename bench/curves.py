@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Does speed cost learning? The same character model trained by Millrace and by PyTorch, several seeds each.
+
+  bench/curves.py TEXT [--device cuda] [--steps 300] [--seeds 3]
+
+A seed is a draw of weights, by Millrace, with which both begin, and an order of the windows, which each draws for
+itself. Prints the mean loss over stretches of the run. The curves are alike when the means of the last stretch differ
+by less than the larger of both spreads.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from race import MILLRACE, PYTHON, ROOT, install_peers, machine, say
+
+MODEL = {"d_model": 384, "num_layers": 6, "num_heads": 6}
+BATCH, LENGTH, RATE, STRETCH = 64, 256, 1e-3, 50
+
+
+def millrace(folder, text, device, seed, steps, *changes):
+    """A whole run: the loss of every update."""
+    words = [MILLRACE, "train", ROOT / "configs" / "shakespeare.yaml", f"data.train={text}", f"device={device}", f"seed={seed}",
+             f"training.max_steps={steps}", f"training.batch_size={BATCH}", f"training.max_length={LENGTH}", f"training.learning_rate={RATE}",
+             "training.schedule=constant", "training.warmup=0 steps", "training.beta2=0.95", "training.log_interval=1",
+             "training.eval_every=1000000 steps", "training.max_eval_batches=1", "runtime.log_format=json", "sample.length=0",
+             f"runs_folder={folder}", *(f"model.{k}={v}" for k, v in MODEL.items()), *changes]
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"millrace: {done.stderr.strip()}")
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [line["loss"] for line in lines if line.get("type") == "train"]
+
+
+def torch(folder, text, device, seed, steps):
+    millrace(folder, text, device, seed, 1, "training.learning_rate=1e-30", "run_name=first")
+    weights = next((folder / "latest" / "checkpoints").glob("*/model.safetensors")).resolve()
+    letters = sorted(set(text.read_text()))
+    ids = [letters.index(c) for c in text.read_text()]
+    workload = {"model": {**MODEL, "vocab_size": len(letters)}, "batch": BATCH, "length": LENGTH, "learning_rate": RATE, "device": device,
+                "weights": str(weights), "ids": ids[: int(0.9 * len(ids))], "seed": seed, "steps": steps}
+    (folder / "workload.json").write_text(json.dumps(workload))
+    done = subprocess.run([PYTHON, ROOT / "bench" / "peers" / "torch_gpt.py", "curve", "eager", "2", folder / "workload.json"],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"torch: {done.stderr.strip()}")
+    return [json.loads(line)["loss"] for line in done.stdout.splitlines()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("text", type=pathlib.Path)
+    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    versions, missing = install_peers()
+    if not versions:
+        sys.exit(f"missing: {missing}")
+    say(f"{machine(args.device)}; {versions}; {args.steps} updates of {BATCH} x {LENGTH} characters, {args.seeds} seeds")
+    curves = {}
+    with tempfile.TemporaryDirectory(prefix="millrace-curves-") as temp:
+        for who, run in (("millrace", millrace), ("torch", torch)):
+            for seed in range(1, args.seeds + 1):
+                folder = pathlib.Path(temp) / f"{who}-{seed}"
+                folder.mkdir()
+                curves.setdefault(who, []).append(run(folder, args.text.resolve(), args.device, seed, args.steps))
+    last = {}
+    say(f"{'updates':>12} {'who':10} {'mean':>8}  by seed")
+    for begin in range(0, args.steps, STRETCH):
+        for who, runs in curves.items():
+            means = [sum(run[begin:begin + STRETCH]) / len(run[begin:begin + STRETCH]) for run in runs]
+            last[who] = means
+            say(f"{begin + 1:>5}-{min(begin + STRETCH, args.steps):<6} {who:10} {sum(means) / len(means):8.4f}  " + " ".join(f"{m:.4f}" for m in means))
+    centres = {who: sum(means) / len(means) for who, means in last.items()}
+    apart, spread = abs(centres["millrace"] - centres["torch"]), max(max(m) - min(m) for m in last.values())
+    say(f"the means of the last stretch are {apart:.4f} apart, seeds spread over {spread:.4f}: {'alike' if apart <= spread else 'NOT ALIKE'}")
+    return 0 if apart <= spread else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+#include "cuda/nvml.h"
+
+#include <dlfcn.h>
+
+#include <utility>
+
+namespace millrace::cuda {
+namespace {
+
+// Of nvml.h, which not every toolkit has: its C interface does not change.
+constexpr int kSuccess = 0, kClockOfMultiprocessors = 1;
+struct Memory {
+  unsigned long long total, free, used;
+};
+// Reasons for a lower clock, by bit. Idleness and a user's own setting are no complaint.
+constexpr std::pair<unsigned long long, const char*> kReasons[] = {
+    {0x04, "power cap"},       {0x08, "hardware slowdown"}, {0x20, "heat"},
+    {0x40, "heat (hardware)"}, {0x80, "power brake"},
+};
+
+// A function of the library, or one that fails.
+template <typename... Arguments>
+class Function {
+ public:
+  Function(void* library, const char* name, const char* older = nullptr) {
+    if (!library) return;
+    call_ = reinterpret_cast<int (*)(Arguments...)>(dlsym(library, name));
+    if (!call_ && older) call_ = reinterpret_cast<int (*)(Arguments...)>(dlsym(library, older));
+  }
+  bool operator()(Arguments... arguments) const { return call_ && call_(arguments...) == kSuccess; }
+
+ private:
+  int (*call_)(Arguments...) = nullptr;
+};
+
+struct Library {
+  void* handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  Function<> init{handle, "nvmlInit_v2"};
+  Function<const char*, void**> by_uuid{handle, "nvmlDeviceGetHandleByUUID"};
+  Function<void*, unsigned*> milliwatts{handle, "nvmlDeviceGetPowerUsage"};
+  Function<void*, int, unsigned*> clock{handle, "nvmlDeviceGetClockInfo"};
+  Function<void*, unsigned long long*> millijoules{handle, "nvmlDeviceGetTotalEnergyConsumption"};
+  Function<void*, unsigned long long*> reasons{handle, "nvmlDeviceGetCurrentClocksEventReasons",
+                                               "nvmlDeviceGetCurrentClocksThrottleReasons"};
+  Function<void*, Memory*> memory{handle, "nvmlDeviceGetMemoryInfo"};
+  bool works = init();
+};
+const Library& library() {
+  static const Library& opened = *new Library;  // until the process ends, as the driver
+  return opened;
+}
+
+}  // namespace
+
+NvmlDevice::NvmlDevice(const std::string& uuid) {
+  if (library().works && !library().by_uuid(uuid.c_str(), &device_)) device_ = nullptr;
+  used_before_ = used_bytes();
+}
+
+int64_t NvmlDevice::used_bytes() const {
+  Memory memory{};
+  return device_ && library().memory(device_, &memory) ? static_cast<int64_t>(memory.used) : 0;
+}
+
+std::optional<DeviceVitals> NvmlDevice::vitals() const {
+  if (!device_) return {};
+  DeviceVitals vitals;
+  unsigned number = 0;
+  if (library().milliwatts(device_, &number)) vitals.watts = 1e-3 * number;
+  if (library().clock(device_, kClockOfMultiprocessors, &number)) vitals.megahertz = number;
+  unsigned long long wide = 0;
+  if (library().millijoules(device_, &wide)) vitals.joules = 1e-3 * static_cast<double>(wide);
+  if (library().reasons(device_, &wide))
+    for (const auto& [bit, text] : kReasons)
+      if (wide & bit) vitals.slowed += (vitals.slowed.empty() ? "" : ", ") + std::string(text);
+  vitals.bytes = used_bytes() - used_before_;
+  return vitals;
+}
+
+}  // namespace millrace::cuda
