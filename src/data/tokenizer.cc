@@ -302,12 +302,12 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
   if (*type == "ids") {
     const auto size = root.find("vocab_size");
     if (size == root.end() || !size->is_number_integer() || *size < 1 || *size > (1 << 24))
-      throw refuse("a `vocab_size` from 1 to 2^24", size == root.end() ? "none" : size->dump());
+      throw refuse("a `vocab_size` from 1 to 2^24",
+                   size == root.end() ? "none" : printable(size->dump(), 40));
     return make_id_tokenizer(size->get<int64_t>());
   }
   if (*type != "char") {
-    throw refuse("type `char`, `byte`, `word` or `ids`",
-                 type->dump(-1, ' ', /*ensure_ascii=*/true).substr(0, 40));
+    throw refuse("type `char`, `byte`, `word` or `ids`", printable(type->dump(), 40));
   }
   const auto characters = root.find("vocabulary");
   if (characters == root.end() || !characters->is_string()) {

@@ -32,6 +32,8 @@ std::vector<Example> tokenizer_json_examples() {
       accepted(R"({"type":"\u0062yte"})"),
       accepted("{\"type\":\"char\",\"vocabulary\":\"" + all_code_points(0x80, 0x10FFFF) + "\"}"),
       // not JSON
+      refused(R"({"type":"ids","vocab_size":"\u007f"})", {"vocab_size", "\"?\""}),
+      refused(R"({"type":"\u007f"})", {"`char`", "\"?\""}),
       refused("", {"not a tokenizer file", "tokenizer.json", "expected: JSON"}),
       refused(" ", {"expected: JSON"}),
       refused("{", {"expected: JSON", "byte 2"}),

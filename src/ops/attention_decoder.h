@@ -1,0 +1,65 @@
+// What the parts of attention_decoder share: its sizes and the places of its tensors.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "graph/op.h"
+
+namespace millrace {
+
+// Inputs of both ops.
+enum DecoderInput : size_t {
+  kDecoderX,
+  kDecoderW,
+  kDecoderMemory,
+  kDecoderKeys,
+  kDecoderWq,
+  kDecoderV,
+  kDecoderLengths,
+  kDecoderH0,
+  kDecoderC0,
+  // Of the forward op, with coverage.
+  kDecoderWc,
+  // Of the gradient: what the forward op gave. Behind these, where they exist, stand wc and the
+  // cotangents, all in f32.
+  kDecoderH = kDecoderWc,
+  kDecoderContext,
+  kDecoderAttention,
+  kDecoderGates,
+  kDecoderCells,
+  kDecoderRest,
+};
+
+// The cotangents that a gradient may be given, by bit of its attribute `given`.
+enum DecoderCotangent { kGivenH, kGivenContext, kGivenAttention, kGivenOverlap, kCotangents };
+
+struct DecoderSite {
+  explicit DecoderSite(const OpSite& site)
+      : T(site.in[kDecoderX].shape[0]),
+        B(site.in[kDecoderX].shape[1]),
+        S(site.in[kDecoderMemory].shape[1]),
+        H(site.in[kDecoderWq].shape[0]),
+        M(site.in[kDecoderMemory].shape[2]),
+        A(site.in[kDecoderWq].shape[1]),
+        coverage(site.attrs.integer("coverage") != 0) {}
+
+  // Source places that take part, of a sequence that says it has so many.
+  int64_t places(int32_t length) const { return std::clamp<int64_t>(length, 0, S); }
+
+  int64_t T, B, S, H, M, A;
+  bool coverage;
+};
+
+// Where the gradient finds what may be missing: an input, or 0.
+struct DecoderRest {
+  explicit DecoderRest(const Attrs& attrs) {
+    size_t next = kDecoderRest;
+    if (attrs.integer("coverage") != 0) wc = next++;
+    const int64_t given = attrs.integer("given");
+    for (int i = 0; i < kCotangents; ++i) cotangent[i] = given >> i & 1 ? next++ : 0;
+    inputs = next;
+  }
+  size_t wc = 0, cotangent[kCotangents] = {}, inputs;
+};
+
+}  // namespace millrace
