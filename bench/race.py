@@ -96,9 +96,11 @@ def install_peers(packages=PACKAGES, versions="import torch, safetensors; print(
 class Racer:
     """A process that prints a line per step; `read(line)` gives {step, ms, …} or None."""
 
-    def __init__(self, how, command, read, folder):
+    def __init__(self, how, command, read, folder, caches={}):
         self.how, self.steps, self.counted, self.peak = how, [], [], 0
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, text=True)
+        self.begin = time.monotonic()
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, text=True,
+                                        env={**os.environ, **caches})
         self.other = []  # lines that are not steps: what went wrong is among them
         self.news = threading.Condition()
         threading.Thread(target=self.follow, args=(read,), daemon=True).start()
@@ -234,12 +236,15 @@ class Row:
         self.millrace("run_name=first", "training.max_steps=1", "training.learning_rate=1e-30")
         return next((self.runs / "latest" / "checkpoints").glob("*/model.safetensors")).resolve()
 
+    def describe(self, weights, prompt, window):
+        """What the peers read."""
+        workload = {**self.w, "weights": str(weights), "ids": prompt, "learning_rate": 1e-4, "device": self.device, "window": window}
+        (self.folder / "workload.json").write_text(json.dumps(workload))
+
     def prepare(self):
         weights = self.first_weights()
         prompt = self.ids[: self.w.get("prompt", len(self.ids))]
-        workload = {**self.w, "weights": str(weights), "ids": prompt, "learning_rate": 1e-4, "device": self.device,
-                    "window": WINDOW[self.device]}
-        (self.folder / "workload.json").write_text(json.dumps(workload))
+        self.describe(weights, prompt, WINDOW[self.device])
         plan = subprocess.run([*self.command()[:1], "plan", *self.command()[2:], "training.max_steps=1", "--json"],
                               cwd=self.folder, capture_output=True, text=True)
         generating = self.w["task"] == "generate"
@@ -252,9 +257,9 @@ class Row:
         return Racer("millrace", self.command("run_name=race", "training.max_steps=100000000"), read_windows if self.device == "cuda" else read_millrace,
                      self.folder)
 
-    def peer(self, how, threads):
+    def peer(self, how, threads, caches={}):
         return Racer(how, [str(PYTHON), str(ROOT / "bench" / "peers" / "torch_gpt.py"), self.w["task"],
-                           how.removeprefix("torch-"), str(threads), "workload.json"], read_json, self.folder)
+                           how.removeprefix("torch-"), str(threads), "workload.json"], read_json, self.folder, caches)
 
     def check(self, ours, peer):
         """Raises unless the peer computes what Millrace computes."""
@@ -317,6 +322,19 @@ class Row:
                             "steps": len(racer.counted), "flops": self.flops, "bytes": self.bytes})
         return results, faults
 
+    def start(self, how, caches):
+        """Seconds from the start of a process to the end of its first step."""
+        if how == "millrace":
+            racer = Racer(how, self.command("run_name=start", "training.max_steps=100", "training.log_interval=1"), read_millrace,
+                          self.folder, caches)
+        else:
+            racer = self.peer(how, self.threads, caches)
+        try:
+            racer.wait_for(lambda: racer.steps)
+            return racer.steps[0]["end"] - racer.begin
+        finally:
+            racer.stop()
+
     def account(self, ms):
         """A plain run of Millrace with its account of time; the ceiling and peak memory of that run."""
         steps = max(6, int(8e3 / ms))
@@ -371,6 +389,16 @@ def show(results, ceiling):
             f"{human_bytes(r['peak_bytes']):>10}")
 
 
+def show_starts(row, peers):
+    """From nothing, then with what the first start has left in the caches."""
+    row.describe(row.first_weights(), row.ids, 1)
+    for how in ("millrace", *peers):
+        with tempfile.TemporaryDirectory(prefix="millrace-caches-") as temp:
+            caches = {"MILLRACE_CACHE": f"{temp}/millrace", "TORCHINDUCTOR_CACHE_DIR": f"{temp}/inductor", "TRITON_CACHE_DIR": f"{temp}/triton"}
+            cold, warm = row.start(how, caches), statistics.median(row.start(how, caches) for _ in range(3))
+            say(f"{row.name:20} {how:14} first step done after {cold:6.1f} s cold, {warm:6.1f} s warm (median of 3)")
+
+
 def main():
     parser = argparse.ArgumentParser(prog="bench/run", description="Millrace and its peers on the same workloads, interleaved.",
                                      epilog="suites: " + ", ".join(SUITES) + ", data (with options of its own)")
@@ -379,6 +407,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="few steps: for a first look, not for figures")
     parser.add_argument("--account", action="store_true", help="also print where Millrace's time goes, per workload")
     parser.add_argument("--rounds", type=int, help="turns each racer gets; 7 unless said")
+    parser.add_argument("--start", action="store_true", help="only the time from start to first step, cold and warm")
     parser.add_argument("--no-peers", action="store_true", help="only Millrace")
     args = parser.parse_args()
     if args.suite not in SUITES:
@@ -413,6 +442,9 @@ def main():
             kind = BiLstmRow if suite[name]["task"] == "bilstm" else Row
             row = kind(name, suite[name], pathlib.Path(temp) / name, threads, device)
             entrants = BILSTM_PEERS[device] if peers and kind is BiLstmRow else peers
+            if args.start:
+                show_starts(row, entrants)
+                continue
             try:
                 results, wrong = row.race(entrants, rounds, seconds, steps)
                 faults += [f"{name}: {w}" for w in wrong]
@@ -434,6 +466,8 @@ def main():
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(record, indent=1) + "\n")
             shutil.rmtree(row.folder)
+    if args.start:
+        return 0
     for fault in faults:
         say(f"missing: {fault}")
     say(f"written: {path.relative_to(ROOT)}")

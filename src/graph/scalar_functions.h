@@ -32,10 +32,14 @@ inline bool keep_element(const int32_t* key, int64_t stream, int64_t element, ui
 }
 
 template <typename T>
+T sigmoid(T x) {
+  return T(1) / (T(1) + std::exp(-x));
+}
+
+template <typename T>
 T scalar_function(Function f, T x, T y) {
   constexpr T kSqrtHalf = T(0.70710678118654752440), kInvSqrt2Pi = T(0.39894228040143267794);
   constexpr T kSqrt2OverPi = T(0.79788456080286535588), kCubic = T(0.044715);
-  auto sigmoid = [](T v) { return T(1) / (T(1) + std::exp(-v)); };
   switch (f) {
     case Function::add:
       return x + y;

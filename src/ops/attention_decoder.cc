@@ -10,6 +10,7 @@
 
 #include <cmath>
 
+#include "graph/scalar_functions.h"
 #include "ops/card.h"
 #include "ops/type_rules.h"
 
@@ -47,11 +48,6 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
     out.push_back({shape, DType::f32});
   if (coverage) out.push_back({{s.T, s.B}, DType::f32});
   return "";
-}
-
-template <typename T>
-T sigmoid(T x) {
-  return T(1) / (T(1) + std::exp(-x));
 }
 
 template <typename T>

@@ -7,6 +7,7 @@
 // h' and c' of a place are always what `y` and `cells` hold beside it.
 #include <cmath>
 
+#include "graph/scalar_functions.h"
 #include "ops/card.h"
 #include "ops/type_rules.h"
 
@@ -51,11 +52,6 @@ std::string infer(const Attrs&, std::span<const TensorType> in, std::vector<Tens
   const TensorType state{{s.T, s.B, s.D, s.H}, DType::f32}, last{{s.B, s.D, s.H}, DType::f32};
   out = {state, last, last, in[0], state};
   return "";
-}
-
-template <typename T>
-T sigmoid(T x) {
-  return T(1) / (T(1) + std::exp(-x));
 }
 
 template <typename T>

@@ -378,6 +378,16 @@ auto with_type(DType dtype, F function) {
   }
 }
 
+// The same with the numbers of a column that a thread of a cluster has room for.
+template <typename F>
+cudaError_t with_form(const LstmSizes& s, F function) {
+  return with_type(s.type, [&]<typename T>(T*) {
+    if (s.hidden <= 64) return function.template operator()<T, 32>();
+    if (s.hidden <= 128) return function.template operator()<T, 64>();
+    return function.template operator()<T, 128>();
+  });
+}
+
 Sizes sizes_of(const LstmSizes& s) {
   return {(int)s.steps, (int)s.rows, (int)s.directions, (int)s.hidden};
 }
@@ -439,25 +449,15 @@ dim3 step_grid(const LstmSizes& s, int units) {
 
 cudaError_t launch_lstm_cluster(const LstmSizes& s, const LstmForward& of, int multiprocessors,
                                 cudaStream_t stream) {
-  return with_type(s.type, [&]<typename T>(T*) {
-    const auto arguments = typed<T>(s, of);
-    if (s.hidden <= 64)
-      return launch_clusters(forward_cluster<T, 32>, s, arguments, multiprocessors, stream);
-    if (s.hidden <= 128)
-      return launch_clusters(forward_cluster<T, 64>, s, arguments, multiprocessors, stream);
-    return launch_clusters(forward_cluster<T, 128>, s, arguments, multiprocessors, stream);
+  return with_form(s, [&]<typename T, int kHalf>() {
+    return launch_clusters(forward_cluster<T, kHalf>, s, typed<T>(s, of), multiprocessors, stream);
   });
 }
 
 cudaError_t launch_lstm_grad_cluster(const LstmSizes& s, const LstmBackward& of,
                                      int multiprocessors, cudaStream_t stream) {
-  return with_type(s.type, [&]<typename T>(T*) {
-    const auto arguments = typed<T>(s, of);
-    if (s.hidden <= 64)
-      return launch_clusters(backward_cluster<T, 32>, s, arguments, multiprocessors, stream);
-    if (s.hidden <= 128)
-      return launch_clusters(backward_cluster<T, 64>, s, arguments, multiprocessors, stream);
-    return launch_clusters(backward_cluster<T, 128>, s, arguments, multiprocessors, stream);
+  return with_form(s, [&]<typename T, int kHalf>() {
+    return launch_clusters(backward_cluster<T, kHalf>, s, typed<T>(s, of), multiprocessors, stream);
   });
 }
 
