@@ -98,6 +98,13 @@ Json stamps_json(const std::vector<FileStamp>& stamps) {
   return list;
 }
 
+// How far apart two writes are, at the most, that a file's stamp does not tell apart: whole seconds
+// are those of a file system that counts in one or two of them, all else ticks of the kernel.
+int64_t resolution_of(const FileStamp& stamp) {
+  constexpr int64_t kSecond = 1'000'000'000, kTick = kSecond / 100;
+  return stamp.modified_ns % kSecond == 0 ? 2 * kSecond : 2 * kTick;
+}
+
 // Which key this request had the last time, if none of its files has another stamp since. A file
 // that was written at about the time it was looked at may have been written again within the
 // clock's resolution, so such a stamp is not taken on trust (as git has it with its index).
@@ -108,9 +115,8 @@ std::optional<std::string> remembered_key(const DataRequest& request, const fs::
         seen.value("stamps") != stamps_json(request.stamps))
       return std::nullopt;
     const int64_t noted = seen.integer("noted_ns", 0, INT64_MAX);
-    constexpr int64_t kResolution = 2'000'000'000;
     for (const FileStamp& s : request.stamps)
-      if (std::max(s.modified_ns, s.changed_ns) > noted - kResolution) return std::nullopt;
+      if (std::max(s.modified_ns, s.changed_ns) > noted - resolution_of(s)) return std::nullopt;
     return seen.digest("key");  // it becomes the name of a folder, which may be removed
   } catch (const Error&) {
     return std::nullopt;  // the first time
