@@ -57,12 +57,12 @@ Graph build(const Workload& w) {
     const Value x = b.reshape(b.add(b.matmul(rows, *input), *bias), {T, B, 2, 4 * H});
     y = b.reshape(b.op("lstm", {x, *recurrent, lengths}), {T, B, 2 * H});
   }
-  // In two stages: one sum in single precision over millions of squares would be wrong by percents.
-  const Value sums = b.reduce_to(b.mul(y, y), {2 * H});
-  const Value loss = b.scale(b.reduce_to(sums, {}), 1.0 / static_cast<double>(T * B * 2 * H));
+  const Value loss =
+      b.scale(b.reduce_to(b.mul(y, y), {}), 1.0 / static_cast<double>(T * B * 2 * H));
   b.phase = Phase::backward;
   const Seed seed{loss, b.constant(1)};
   const std::vector<Value> gradient = gradients(b, std::span(&seed, 1), wanted);
+  b.phase = Phase::optimizer;
   b.output("loss", loss);
   b.output("grad_norm", b.op("grad_norm", gradient));
   return b.finish();

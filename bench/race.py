@@ -294,6 +294,7 @@ class Row:
                         trials.append((statistics.median(racer.counted), threads, racer))
                     except RuntimeError as fault:
                         faults.append(str(fault))
+                        say(f"{self.name:20} {how} is left out: {fault}")
                         racer.stop()
                         racers.remove(racer)
                 if len(trials) == 2:

@@ -42,6 +42,7 @@ def main():
                 p.copy_(given[f"{layer}.recurrent"][direction].t())
     dtype = torch.bfloat16 if how == "bf16" else torch.float32
     lstm = lstm.to(device, dtype)
+    lstm.flatten_parameters()
     x = given["x"].to(device, dtype).requires_grad_()
     wanted = [x, *lstm.parameters()]
     step, window = 0, w["window"]

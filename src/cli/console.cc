@@ -183,10 +183,8 @@ std::string ledger_report(const TrainResult& result, const Ceiling& ceiling) {
       s += fmt::format("  {:<28} {:>9} {:>5.1f} % {:>11.1f} {:>9.1f}", row.name,
                        human_seconds(seconds), 100 * static_cast<double>(row.ns) / total,
                        row.flops / seconds * 1e-9, row.bytes / seconds * 1e-9);
-      const double products = ceiling.flops > 0 ? row.flops / ceiling.flops : 0,
-                   copies = ceiling.bytes > 0 ? row.bytes / ceiling.bytes : 0;
       s += ceiling.flops > 0
-               ? fmt::format("  {:>6.1f} %\n", 100 * std::max(products, copies) / seconds)
+               ? fmt::format("  {:>6.1f} %\n", 100 * row.limit_ns / static_cast<double>(row.ns))
                : "\n";
     };
     LedgerRow small{"all others"};
@@ -198,15 +196,17 @@ std::string ledger_report(const TrainResult& result, const Ceiling& ceiling) {
       small.ns += row.ns;
       small.flops += row.flops;
       small.bytes += row.bytes;
+      small.limit_ns += row.limit_ns;
     }
     if (small.ns > 0) line(small);
   };
-  table("by component", rows_by_component(ledger));
-  table("by op", rows_by_op(ledger));
+  table("by component", rows_by_component(ledger, ceiling));
+  table("by op", rows_by_op(ledger, ceiling));
   if (ceiling.flops > 0)
     s += fmt::format(
-        "  (of limit: of {:.1f} GFLOP/s in products or {:.1f} GB/s in copies, both measured here, "
-        "whichever takes longer; over 100 % where a cache is read)\n",
+        "  (of limit: each node at {:.1f} GFLOP/s in products or {:.1f} GB/s in copies, both "
+        "measured "
+        "here, whichever takes longer; over 100 % where a cache is read)\n",
         ceiling.flops * 1e-9, ceiling.bytes * 1e-9);
   return s;
 }

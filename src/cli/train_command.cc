@@ -188,8 +188,8 @@ int train_command(TrainArguments arguments) {
                    : result.stopped  ? static_cast<int>(ErrorCode::stopped)
                                      : 0;
   record.write(result.save_error ? "failed" : result.stopped ? "stopped" : "done", code, &result);
-  folder.close();
   if (result.stopped) {
+    folder.close();
     say(fmt::format("stopped after {} updates; `millrace train --resume {}` goes on", result.steps,
                     folder.path().string()));
     if (result.save_error) throw Error(*result.save_error);
@@ -199,6 +199,8 @@ int train_command(TrainArguments arguments) {
   // Measuring the ceiling takes seconds: a shorter run does without it.
   const Ceiling ceiling =
       result.seconds > 5 ? backend->measure_ceiling(programs.passes.precision) : Ceiling{};
+  folder.write("profile.tsv", profile_text(result.ledger, ceiling));
+  folder.close();
   const double flops = result.flops_per_second;
   std::string out;
   if (!result.sample.empty()) out += "\nthe model writes:\n\n" + result.sample + "\n\n";
@@ -215,9 +217,9 @@ int train_command(TrainArguments arguments) {
     out += fmt::format("; process peak {} (predicted {}, {:+.1f} %)", human_bytes(peak),
                        human_bytes(predicted),
                        100.0 * (static_cast<double>(predicted) / static_cast<double>(peak) - 1));
-  else if (const auto vitals = backend->vitals(); vitals && vitals->bytes > 0)
+  else if (const auto vitals = backend->vitals(); vitals && vitals->bytes)
     out += fmt::format("; {} of the device in use with context and libraries",
-                       human_bytes(vitals->bytes));
+                       human_bytes(*vitals->bytes));
   out += "\n";
   if (result.skipped_updates > 0)
     out += fmt::format("  health       {} updates skipped (not finite), {} roll-backs\n",

@@ -235,7 +235,10 @@ DeviceBytes::~DeviceBytes() { cudaFree(data_); }
 
 Context::Context(int device)
     : device_(open_device(device)), nvml_(device_.uuid), choices_(choices_file(device_)) {
-  MR_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  int least = 0, greatest = 0;
+  MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  MR_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));
+  MR_CUDA(cudaStreamCreateWithPriority(&side_stream_, cudaStreamNonBlocking, least));
 }
 
 Context::~Context() {
@@ -244,6 +247,7 @@ Context::~Context() {
   if (lt_) cublasLtDestroy(lt_);
   for (const auto& [key, program] : compiled_) cudaLibraryUnload(program.first);
   cudaStreamDestroy(stream_);
+  cudaStreamDestroy(side_stream_);
 }
 
 cublasLtHandle_t Context::lt() {

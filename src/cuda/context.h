@@ -62,6 +62,7 @@ class Context {
   const Device& device() const { return device_; }
   const NvmlDevice& nvml() const { return nvml_; }
   cudaStream_t stream() const { return stream_; }
+  cudaStream_t side_stream() const { return side_stream_; }  // gives way to the other
   cublasLtHandle_t lt();  // libraries are opened when first used: that takes a while
   cudnnHandle_t cudnn();
   // The function `name` of a program in CUDA C++, for this device; "cuda/device.cuh" can be
@@ -77,7 +78,7 @@ class Context {
  private:
   Device device_;
   NvmlDevice nvml_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_ = nullptr, side_stream_ = nullptr;
   cublasLtHandle_t lt_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
   std::map<std::string, std::pair<cudaLibrary_t, cudaKernel_t>> compiled_;

@@ -144,6 +144,7 @@ class CudaBackend : public Backend {
   void pin_choices(const std::string& choices) override { context_.choices().pin(choices); }
   void allow_timing(bool allowed) override { context_.choices().allow_timing(allowed); }
 
+  bool runs_beside() const override { return options_.capture; }
   KernelChoice choose(const OpCard& op, const OpSite& site) override {
     KernelChoice choice;
     const Kernel* k = pick_kernel(op, site, context_, &choice.declined);

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <map>
 #include <utility>
 
 #include "core/error.h"
 #include "cuda/context.h"
 #include "exec/bound_node.h"
+#include "exec/lanes.h"
 
 namespace millrace::cuda {
 
@@ -181,13 +183,15 @@ class CudaExecutable : public Executable {
     std::shared_ptr<const void> prepared;
   };
 
-  Call call(const Step& s) const {
+  Call call(const Step& s) const { return call(s, context_.stream()); }
+  Call call(const Step& s, cudaStream_t stream) const {
     const BoundNode& n = s.node;
-    return {n.site(plan_), n.in, n.out, n.workspace, s.prepared.get(), context_.stream()};
+    return {n.site(plan_), n.in, n.out, n.workspace, s.prepared.get(), stream};
   }
 
-  void run_step(const Step& s) {
-    s.kernel->run(call(s));
+  void run_step(const Step& s) { run_step(s, context_.stream()); }
+  void run_step(const Step& s, cudaStream_t stream) {
+    s.kernel->run(call(s, stream));
     const cudaError_t status = cudaGetLastError();
     if (status == cudaSuccess) return;
     const Node& n = plan_.graph[s.node.id];
@@ -223,6 +227,30 @@ class CudaExecutable : public Executable {
       if (profiled) mark(i + 1);
     }
   }
+  // The same, with steps on the side where the plan allows it.
+  void launch_beside(size_t begin, size_t end) {
+    std::vector<const BoundNode*> nodes;
+    for (size_t i = begin; i < end; ++i) nodes.push_back(&steps_[i].node);
+    const Lanes lanes(plan_, nodes);
+    if (!lanes.any_beside()) return launch(begin, end, false);
+    const cudaStream_t main = context_.stream(), side = context_.side_stream();
+    // Events of a capture are edges of its graph and nothing else: they are not needed afterwards.
+    const Event forked(cudaEventDisableTiming), joined(cudaEventDisableTiming);
+    std::map<size_t, Event> done;
+    MR_CUDA(cudaEventRecord(forked.get(), main));
+    MR_CUDA(cudaStreamWaitEvent(side, forked.get()));
+    for (size_t i = begin; i < end; ++i) {
+      const Lanes::Step& step = lanes[i - begin];
+      const cudaStream_t lane = step.beside ? side : main;
+      if (step.waits_for) MR_CUDA(cudaStreamWaitEvent(lane, done.at(*step.waits_for).get()));
+      run_step(steps_[i], lane);
+      if (!step.is_waited_for) continue;
+      MR_CUDA(cudaEventRecord(
+          done.try_emplace(i - begin, cudaEventDisableTiming).first->second.get(), lane));
+    }
+    MR_CUDA(cudaEventRecord(joined.get(), side));
+    MR_CUDA(cudaStreamWaitEvent(main, joined.get()));
+  }
   void mark(size_t at) {
     // External: also inside a captured graph the event can be asked for its time.
     MR_CUDA(
@@ -241,8 +269,12 @@ class CudaExecutable : public Executable {
   void replay(Captured& captured, size_t begin, size_t end, bool profiled) {
     if (!captured.ready()) {
       capturing_ = true;
-      const std::string reason =
-          captured.capture(context_.stream(), [&] { launch(begin, end, profiled); });
+      const std::string reason = captured.capture(context_.stream(), [&] {
+        if (profiled)
+          launch(begin, end, true);
+        else
+          launch_beside(begin, end);
+      });
       capturing_ = false;
       if (!reason.empty()) {
         capture_ = false;

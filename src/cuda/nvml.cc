@@ -57,9 +57,10 @@ NvmlDevice::NvmlDevice(const std::string& uuid) {
   used_before_ = used_bytes();
 }
 
-int64_t NvmlDevice::used_bytes() const {
+std::optional<int64_t> NvmlDevice::used_bytes() const {
   Memory memory{};
-  return device_ && library().memory(device_, &memory) ? static_cast<int64_t>(memory.used) : 0;
+  if (!device_ || !library().memory(device_, &memory)) return {};
+  return static_cast<int64_t>(memory.used);
 }
 
 std::optional<DeviceVitals> NvmlDevice::vitals() const {
@@ -70,10 +71,12 @@ std::optional<DeviceVitals> NvmlDevice::vitals() const {
   if (library().clock(device_, kClockOfMultiprocessors, &number)) vitals.megahertz = number;
   unsigned long long wide = 0;
   if (library().millijoules(device_, &wide)) vitals.joules = 1e-3 * static_cast<double>(wide);
-  if (library().reasons(device_, &wide))
+  if (library().reasons(device_, &wide)) {
+    std::string& slowed = vitals.slowed.emplace();
     for (const auto& [bit, text] : kReasons)
-      if (wide & bit) vitals.slowed += (vitals.slowed.empty() ? "" : ", ") + std::string(text);
-  vitals.bytes = used_bytes() - used_before_;
+      if (wide & bit) slowed += (slowed.empty() ? "" : ", ") + std::string(text);
+  }
+  if (const auto used = used_bytes(); used && used_before_) vitals.bytes = *used - *used_before_;
   return vitals;
 }
 

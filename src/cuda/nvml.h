@@ -16,10 +16,10 @@ class NvmlDevice {
   std::optional<DeviceVitals> vitals() const;
 
  private:
-  int64_t used_bytes() const;
+  std::optional<int64_t> used_bytes() const;
 
   void* device_ = nullptr;
-  int64_t used_before_ = 0;
+  std::optional<int64_t> used_before_;
 };
 
 }  // namespace millrace::cuda

@@ -1,12 +1,16 @@
 // Files of the cache that say what cannot be, with checksums that are right: a fault of ours, or
 // somebody's doing. Whatever they say, it is an Error or made again, and nothing outside is read or
 // removed. What headers may say is in tests/fuzz/corpus_cache.cc.
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "data/batches.h"
 #include "data/checked_json.h"
 #include "data/data_testing.h"
+#include "data/source_files.h"
 #include "data/token_store.h"
 
 namespace millrace {
@@ -280,6 +284,33 @@ TEST_F(CacheDamageTest, AMemoLeadsNowhereElse) {
   const std::string plausible(32, 'a');
   set(memo, "/key", plausible);
   EXPECT_EQ(open(options).key, plausible);
+}
+
+// How long a file must have been left alone before it was looked at, for its stamp to be believed.
+TEST_F(CacheDamageTest, AStampIsBelievedOnceTheClockHasMovedOn) {
+  const DataOptions options = lines();
+  constexpr int64_t kMillisecond = 1'000'000;
+  // Whether what was noted so long after the last change of the file is followed.
+  const auto believed = [&](int64_t after_ns) {
+    const fs::path seen = folder_ / "cache/data/seen";
+    fs::remove_all(seen);
+    const std::string key = open(options).key, plausible(32, 'a');
+    const fs::path memo = fs::directory_iterator(seen)->path();
+    const FileStamp stamp = stamp_of(options.train[0]);
+    set(memo, "/noted_ns", std::max(stamp.modified_ns, stamp.changed_ns) + after_ns);
+    set(memo, "/key", plausible);
+    return open(options).key != key;
+  };
+  const auto write_at = [&](timespec time) {
+    const timespec times[2] = {time, time};
+    ASSERT_EQ(utimensat(AT_FDCWD, options.train[0].c_str(), times, 0), 0);
+  };
+  write_at({1'000'000'000, 123});  // a clock that counts in nanoseconds
+  EXPECT_FALSE(believed(5 * kMillisecond));
+  EXPECT_TRUE(believed(30 * kMillisecond));
+  write_at({1'000'000'000, 0});  // in seconds
+  EXPECT_FALSE(believed(1500 * kMillisecond));
+  EXPECT_TRUE(believed(2500 * kMillisecond));
 }
 
 TEST_F(CacheDamageTest, FilesMayBeCalledAnything) {

@@ -55,18 +55,12 @@ class Executable {
   virtual std::string note() const { return {}; }  // what a user should know about how it runs
 };
 
-// The best that was seen: products of matrices in FLOP/s, copies in bytes/s (read and written).
-// 0: not measured.
-struct Ceiling {
-  double flops = 0, bytes = 0;
-};
-
-// What a device says of itself while it works.
+// What a device says of itself while it works, as far as it does.
 struct DeviceVitals {
-  double watts = 0, megahertz = 0;  // the clock of its multiprocessors
-  double joules = 0;                // since its driver was loaded
-  std::string slowed;               // why its clock is held down ("power cap"); empty: it is not
-  int64_t bytes = 0;                // of its memory, taken since this process opened it
+  std::optional<double> watts, megahertz;  // the clock of its multiprocessors
+  std::optional<double> joules;            // since its driver was loaded
+  std::optional<std::string> slowed;       // why its clock is held down; empty: it is not
+  std::optional<int64_t> bytes;            // of its memory, taken since this process opened it
 };
 
 struct BackendOptions {

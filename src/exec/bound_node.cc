@@ -15,8 +15,10 @@ std::vector<BoundNode> bind_nodes(const Plan& plan, std::span<std::byte* const> 
       bound.in.push_back(place[static_cast<size_t>(
           plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])]);
     for (int32_t b : plan.buffer_of[at]) bound.out.push_back(place[static_cast<size_t>(b)]);
-    if (const int32_t w = plan.workspace_of[at]; w >= 0)
+    if (const int32_t w = plan.workspace_of[at]; w >= 0) {
       bound.workspace = place[static_cast<size_t>(w)];
+      bound.workspace_bytes = plan.buffers[static_cast<size_t>(w)].bytes;
+    }
   }
   return nodes;
 }

@@ -13,6 +13,7 @@ struct BoundNode {
   std::vector<const void*> in;
   std::vector<void*> out;
   void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
 
   OpSite site(const Plan& plan) const {
     const Node& n = plan.graph[id];

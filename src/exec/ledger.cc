@@ -67,17 +67,22 @@ std::string component(const std::string& path) {
 }
 
 template <typename Key>
-std::vector<LedgerRow> group(const Ledger& ledger, Key key) {
+std::vector<LedgerRow> group(const Ledger& ledger, const Ceiling& ceiling, Key key) {
   std::map<std::string, LedgerRow> rows;
   for (const NodeTimes& t : ledger.node_times())
     for (NodeId id = 0; id < t.plan->graph.size(); ++id) {
-      const Node& n = t.plan->graph[id];
       if (t.plan->kernels[static_cast<size_t>(id)].name.empty()) continue;
-      const Cost cost = t.plan->graph.cost(n);
-      LedgerRow& row = rows[key(*t.plan, n)];
+      const Cost cost = t.plan->graph.cost(t.plan->graph[id]);
+      const auto runs = static_cast<double>(t.runs);
+      LedgerRow& row = rows[key(*t.plan, id)];
       row.ns += t.ns[static_cast<size_t>(id)];
-      row.flops += cost.flops * static_cast<double>(t.runs);
-      row.bytes += cost.bytes * static_cast<double>(t.runs);
+      row.nodes += 1;
+      row.runs = std::max(row.runs, t.runs);
+      row.flops += cost.flops * runs;
+      row.bytes += cost.bytes * runs;
+      row.limit_ns += 1e9 * runs *
+                      std::max(ceiling.flops > 0 ? cost.flops / ceiling.flops : 0,
+                               ceiling.bytes > 0 ? cost.bytes / ceiling.bytes : 0);
     }
   std::vector<LedgerRow> list;
   for (auto& [name, row] : rows) {
@@ -89,16 +94,42 @@ std::vector<LedgerRow> group(const Ledger& ledger, Key key) {
   return list;
 }
 
-}  // namespace
-
-std::vector<LedgerRow> rows_by_op(const Ledger& ledger) {
-  return group(ledger, [](const Plan&, const Node& n) { return std::string(n.op->name); });
+std::string component_of(const Plan& plan, NodeId id) {
+  return component(plan.graph.scopes[static_cast<size_t>(plan.graph[id].scope)].path);
 }
 
-std::vector<LedgerRow> rows_by_component(const Ledger& ledger) {
-  return group(ledger, [](const Plan& plan, const Node& n) {
-    return component(plan.graph.scopes[static_cast<size_t>(n.scope)].path);
+}  // namespace
+
+std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling) {
+  return group(ledger, ceiling,
+               [](const Plan& plan, NodeId id) { return std::string(plan.graph[id].op->name); });
+}
+
+std::vector<LedgerRow> rows_by_component(const Ledger& ledger, const Ceiling& ceiling) {
+  return group(ledger, ceiling, component_of);
+}
+
+std::string profile_text(const Ledger& ledger, const Ceiling& ceiling) {
+  const auto rows = group(ledger, ceiling, [](const Plan& plan, NodeId id) {
+    const Node& n = plan.graph[id];
+    std::string types;
+    for (const TensorType& t : plan.graph.in_types(n)) types += t.str() + " ";
+    types += "->";
+    for (const TensorType& t : n.out) types += " " + t.str();
+    return fmt::format("{}\t{}\t{}\t{}\t{}", phase_name(n.phase), component_of(plan, id),
+                       n.op->name, plan.kernels[static_cast<size_t>(id)].name, types);
   });
+  std::string text =
+      "us_per_run\tnodes\truns\tlimit_us\tGFLOP/s\tGB/s\tphase\tcomponent\top"
+      "\tkernel\ttypes\n";
+  for (const LedgerRow& row : rows) {
+    const auto ns = static_cast<double>(std::max<int64_t>(row.ns, 1)),
+               runs = static_cast<double>(std::max<int64_t>(row.runs, 1));
+    text +=
+        fmt::format("{:.2f}\t{}\t{}\t{:.2f}\t{:.1f}\t{:.1f}\t{}\n", 1e-3 * ns / runs, row.nodes,
+                    row.runs, 1e-3 * row.limit_ns / runs, row.flops / ns, row.bytes / ns, row.name);
+  }
+  return text;
 }
 
 }  // namespace millrace

@@ -103,14 +103,23 @@ class OwnerScope {
   Owner before_;
 };
 
+// The best that was seen: products of matrices in FLOP/s, copies in bytes/s (read and written).
+// 0: not measured.
+struct Ceiling {
+  double flops = 0, bytes = 0;
+};
+
 // What the ledger says about the nodes of its plans, grouped.
 struct LedgerRow {
   std::string name;
-  int64_t ns = 0;
+  int64_t ns = 0, nodes = 0, runs = 0;
   double flops = 0, bytes = 0;
+  double limit_ns = 0;  // each node at the ceiling of its arithmetic or of its bytes, if known
 };
-std::vector<LedgerRow> rows_by_op(const Ledger& ledger);  // "matmul", "attention", …
-std::vector<LedgerRow> rows_by_component(
-    const Ledger& ledger);  // "layers.*.attention", …: layer numbers joined
+std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling = {});
+// "layers.*.attention", …: layer numbers joined.
+std::vector<LedgerRow> rows_by_component(const Ledger& ledger, const Ceiling& ceiling = {});
+// Nodes that are alike in phase, component, op, kernel and shapes, as a table of text.
+std::string profile_text(const Ledger& ledger, const Ceiling& ceiling);
 
 }  // namespace millrace

@@ -177,6 +177,27 @@ TEST(Ledger, RowsJoinLayersAndLoseNothing) {
     EXPECT_EQ(ns, spent);
     EXPECT_EQ(row_flops, flops);
   }
+  // Some nodes are limited by arithmetic and others by bytes: the limit of a group is the sum.
+  const Ceiling ceiling{.flops = 1, .bytes = 5};
+  double limit_ns = 0, expected_ns = 0;
+  int arithmetic = 0, memory = 0;
+  for (const LedgerRow& row : rows_by_component(ledger, ceiling)) limit_ns += row.limit_ns;
+  for (NodeId id = 0; id < plan.graph.size(); ++id) {
+    if (plan.graph[id].leaf != Leaf::none) continue;
+    const Cost cost = plan.graph.cost(plan.graph[id]);
+    const double seconds = std::max(cost.flops / ceiling.flops, cost.bytes / ceiling.bytes);
+    (seconds == cost.flops ? arithmetic : memory) += 1;
+    expected_ns += 3e9 * seconds;
+  }
+  EXPECT_GT(arithmetic, 0);
+  EXPECT_GT(memory, 0);
+  EXPECT_DOUBLE_EQ(limit_ns, expected_ns);
+  const std::string profile = profile_text(ledger, {});
+  EXPECT_NE(profile.find("\t2\t3\t0.00\t"), std::string::npos) << profile;
+  EXPECT_NE(profile.find("forward\tlayers.*\tmatmul\tone\tf32[2,3] f32[3,3] -> f32[2,3]\n"),
+            std::string::npos)
+      << profile;
+
   std::vector<std::string> names;
   for (const LedgerRow& row : rows_by_component(ledger)) names.push_back(row.name);
   std::sort(names.begin(), names.end());

@@ -9,7 +9,8 @@
 namespace millrace {
 
 std::vector<std::string_view> pass_names() {
-  return {"simplify", "chunk_head", "recompute", "fuse_elementwise", "fuse_epilogue", "schedule"};
+  return {"simplify",      "chunk_head", "recompute", "fuse_elementwise",
+          "fuse_epilogue", "schedule",   "beside"};
 }
 
 Graph optimize(const Graph& graph, const PassOptions& options) {
@@ -89,6 +90,35 @@ Node elementwise_node(const Graph& g, const Expression& expression, const std::v
   return n;
 }
 
+// add(x, y) -> an op that adds y to its result by itself, where x is made by one: embedding_grad
+// scatters into y instead of into zeros, the gradient of a norm adds that of the residual
+// connection around it. `node` is the sum, operand `side` of it x.
+bool take_addend(const Graph& from, NodeId id, size_t side,
+                 const std::vector<std::vector<NodeId>>& users, const Rewriter& r, Node& node) {
+  const Value x = node.in[side], y = node.in[1 - side], old_x = from[id].in[side];
+  const Node& source = r.to[x.node];
+  const bool norm = is_op(source, "layer_norm_grad") || is_op(source, "rms_norm_grad");
+  if (norm ? source.attrs.integer("residual", 0) != 0
+           : !is_op(source, "embedding_grad") || source.in.size() != 2)
+    return false;
+  if (x.out != 0 || r.to.type(x) != node.out[0] || r.to.type(y) != node.out[0] ||
+      from[old_x.node].op != source.op)
+    return false;
+  // Nobody else reads x; what the op makes besides is read later.
+  for (const NodeId reader : users[static_cast<size_t>(old_x.node)]) {
+    if (reader < id) return false;
+    for (const Value v : from[reader].in)
+      if (v == old_x && reader != id) return false;
+  }
+  for (const auto& [name, v] : from.outputs)
+    if (v == old_x) return false;
+  Node merged = source;
+  merged.in.push_back(y);
+  if (norm) merged.attrs.set({"residual", 1});
+  node = std::move(merged);
+  return true;
+}
+
 }  // namespace
 
 Graph simplify(const Graph& graph) {
@@ -107,6 +137,7 @@ Graph simplify(const Graph& graph) {
     }
     Node node = n;
     node.in = r.mapped(n.in);
+    NodeId replaced = -1;  // a node whose place this one takes, with all its results
     if (is_op(n, "elementwise")) {
       // Scalar constants move into the expression.
       const Expression e = expression_of(n);
@@ -137,22 +168,12 @@ Graph simplify(const Graph& graph) {
       }
       if (reads_shape(r.to, folded, node.in, n.out[0].shape))
         node = elementwise_node(r.to, folded, node.in, dtypes(n.out), n);
-      // add(embedding_grad(ids, dy), x): scatter into x instead of into zeros.
-      const std::string text = node.attrs.text("expr");
-      if (text == "t0=add(a0,a1)->t0") {
-        for (size_t side : {size_t{0}, size_t{1}}) {
-          const Value v = node.in[side], other = node.in[1 - side];
-          const Node& source = r.to[v.node];
-          if (!is_op(source, "embedding_grad") || source.in.size() != 2 ||
-              source.out[0] != node.out[0] || r.to.type(other) != node.out[0])
-            continue;
-          if (users[static_cast<size_t>(n.in[side].node)].size() != 1) continue;
-          Node merged = source;
-          merged.in.push_back(other);
-          node = merged;
-          break;
-        }
-      }
+      if (node.attrs.text("expr") == "t0=add(a0,a1)->t0")
+        for (const size_t side : {size_t{0}, size_t{1}})
+          if (take_addend(graph, id, side, users, r, node)) {
+            replaced = n.in[side].node;
+            break;
+          }
     }
     std::string key(node.op->name);
     for (Value v : node.in) key += fmt::format(" {}.{}", v.node, v.out);
@@ -161,6 +182,9 @@ Graph simplify(const Graph& graph) {
     if (fresh) r.append(std::move(node));
     for (size_t i = 0; i < n.out.size(); ++i)
       r.map({id, static_cast<int32_t>(i)}, {at->second, static_cast<int32_t>(i)});
+    if (replaced >= 0)
+      for (size_t i = 1; i < graph[replaced].out.size(); ++i)
+        r.map({replaced, static_cast<int32_t>(i)}, {at->second, static_cast<int32_t>(i)});
   }
   return r.finish("simplify");
 }

@@ -29,10 +29,10 @@ struct PassOptions {
   int64_t head_chunk_rows = 0;  // rows of logits alive at once; 0: the kernel's own choice
 };
 
-std::vector<std::string_view> pass_names();
+std::vector<std::string_view> pass_names();  // and "beside" (Plan::beside)
 
-// Merges equal nodes, folds constants into expressions, drops identities, adds into embedding
-// gradients.
+// Merges equal nodes, folds constants into expressions, drops identities, lets gradients of
+// embeddings and norms do the additions behind them.
 Graph simplify(const Graph& graph);
 // Types and casts of a precision. Parameters are read through 16-bit copies, leaves named by
 // shadow_name, which the optimizer keeps current in the pass that updates the parameter.

@@ -52,16 +52,65 @@ MemoryClass leaf_class(Leaf leaf) {
   }
 }
 
+// Work that fills the device gains nothing beside other work, and keeps much memory alive.
+constexpr int64_t kBesideBytes = 48 << 20;
+// So many nodes of the others may be done before its memory is used again.
+constexpr int kBesideReach = 8;
+
+// What the optimizer alone reads, gradients of parameters: the chain of gradients through the
+// layers does not wait for it.
+std::vector<bool> find_beside(const Graph& g) {
+  const auto users = g.users();
+  std::vector<bool> beside(g.nodes.size(), false);
+  for (NodeId id = g.size() - 1; id >= 0; --id) {
+    const Node& n = g[id];
+    if (n.leaf != Leaf::none || n.phase != Phase::backward) continue;
+    int64_t bytes = 0;
+    for (const TensorType& t : g.in_types(n)) bytes += t.bytes();
+    for (const TensorType& t : n.out) bytes += t.bytes();
+    const auto& readers = users[static_cast<size_t>(id)];
+    beside[static_cast<size_t>(id)] =
+        bytes <= kBesideBytes && std::all_of(readers.begin(), readers.end(), [&](NodeId reader) {
+          return g[reader].phase == Phase::optimizer ||
+                 (g[reader].op->is_view && beside[static_cast<size_t>(reader)]);
+        });
+  }
+  return beside;
+}
+
+// Per node: until where what it reads and writes must stay.
+std::vector<NodeId> needed_until(const Plan& plan) {
+  const Graph& g = plan.graph;
+  std::vector<NodeId> until(g.nodes.size()), others;
+  for (NodeId id = g.size() - 1; id >= 0; --id) {
+    const auto i = static_cast<size_t>(id);
+    const auto ahead = static_cast<int64_t>(others.size());
+    until[i] = plan.beside[i] && ahead > 0
+                   ? others[static_cast<size_t>(std::max<int64_t>(ahead - kBesideReach, 0))]
+                   : id;
+    if (!plan.beside[i] && !plan.kernels[i].name.empty()) others.push_back(id);
+  }
+  return until;
+}
+
 // Assigns buffers: leaves and views first, in-place results share, the rest get their own.
 void assign_buffers(Plan& plan) {
   const Graph& g = plan.graph;
-  std::vector<std::vector<NodeId>> last_use(g.nodes.size());
+  const std::vector<NodeId> until = needed_until(plan);
+  struct Use {
+    NodeId last, until;  // the last node in order that reads it, and how long it must stay
+  };
+  std::vector<std::vector<Use>> use(g.nodes.size());
+  auto use_of = [&](Value v) -> Use& {
+    return use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)];
+  };
   for (NodeId id = 0; id < g.size(); ++id)
-    last_use[static_cast<size_t>(id)].assign(g[id].out.size(), id);
+    use[static_cast<size_t>(id)].assign(g[id].out.size(), {id, until[static_cast<size_t>(id)]});
   for (NodeId id = 0; id < g.size(); ++id)
-    for (Value v : g[id].in) last_use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)] = id;
-  for (const auto& [name, v] : g.outputs)
-    last_use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)] = g.size();
+    for (Value v : g[id].in)
+      use_of(v) = {id, std::max(use_of(v).until, until[static_cast<size_t>(id)])};
+  for (const auto& [name, v] : g.outputs) use_of(v) = {g.size(), g.size()};
+  std::vector<NodeId> last_read;  // per buffer
   std::map<Value, NodeId> update_of;
   for (const Update& u : g.updates) update_of[u.value] = u.leaf;
   std::vector<bool> reaches_optimizer(g.nodes.size(), false);
@@ -80,7 +129,7 @@ void assign_buffers(Plan& plan) {
     std::vector<int32_t> taken;  // input buffers already given to an output of this node
     for (size_t o = 0; o < n.out.size(); ++o) {
       const Value value{id, static_cast<int32_t>(o)};
-      const NodeId dies = last_use[static_cast<size_t>(id)][o];
+      const auto [read, dies] = use[static_cast<size_t>(id)][o];
       int32_t buffer = -1;
       auto buffer_in = [&](Value v) {
         return plan.buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)];
@@ -108,8 +157,10 @@ void assign_buffers(Plan& plan) {
         if (buffer >= 0 || p.out != static_cast<int>(o)) continue;
         const int32_t candidate = buffer_in(n.in[static_cast<size_t>(p.in)]);
         const Buffer& b = plan.buffers[static_cast<size_t>(candidate)];
-        // The input must die here: no later reader of anything that shares its buffer.
-        if (b.in_state || b.last > id || b.bytes != aligned(n.out[o].bytes()) ||
+        // The input must die here: no later reader of anything that shares its buffer, and no
+        // earlier one that is still at it beside.
+        if (b.in_state || last_read[static_cast<size_t>(candidate)] > id ||
+            b.last > until[static_cast<size_t>(id)] || b.bytes != aligned(n.out[o].bytes()) ||
             in_types[static_cast<size_t>(p.in)].dtype != n.out[o].dtype)
           continue;
         if (std::find(taken.begin(), taken.end(), candidate) != taken.end()) continue;
@@ -129,6 +180,8 @@ void assign_buffers(Plan& plan) {
         taken.push_back(buffer);
         Buffer& b = plan.buffers[static_cast<size_t>(buffer)];
         b.last = std::max(b.last, dies);
+        NodeId& last = last_read[static_cast<size_t>(buffer)];
+        last = std::max(last, read);
       } else {
         Buffer b{.bytes = aligned(n.out[o].bytes()),
                  .offset = 0,
@@ -149,6 +202,7 @@ void assign_buffers(Plan& plan) {
           b.memory_class = MemoryClass::gradients;
         buffer = static_cast<int32_t>(plan.buffers.size());
         plan.buffers.push_back(b);
+        last_read.push_back(read);
       }
       mine.push_back(buffer);
     }
@@ -159,9 +213,10 @@ void assign_buffers(Plan& plan) {
            .offset = 0,
            .in_state = false,
            .first = id,
-           .last = id,
+           .last = until[static_cast<size_t>(id)],
            .memory_class = MemoryClass::workspace,
            .owner = id});
+      last_read.push_back(id);
     }
   }
 }
@@ -234,6 +289,9 @@ Plan make_plan(const Graph& graph, const PassOptions& options, KernelChooser& ch
                                ? KernelChoice{}
                                : chooser.choose(*n.op, {n.attrs, in, n.out}));
   }
+  plan.beside.assign(plan.graph.nodes.size(), false);
+  if (chooser.runs_beside() && !options.off.contains("beside"))
+    plan.beside = find_beside(plan.graph);
   assign_buffers(plan);
   assign_offsets(plan);
   account(plan);
@@ -279,6 +337,7 @@ std::string Plan::text() const {
     if (kernel.workspace_bytes > 0) s += fmt::format(" +{}", kernel.workspace_bytes);
     s += fmt::format("  # {} {}{}\n", phase_name(n.phase),
                      graph.scopes[static_cast<size_t>(n.scope)].path, n.recomputed ? " again" : "");
+    if (beside[static_cast<size_t>(id)]) s.insert(s.size() - 1, " beside");
   }
   for (const auto& [name, v] : graph.outputs)
     s += fmt::format("output {} %{}.{}\n", name, v.node, v.out);

@@ -26,6 +26,8 @@ class KernelChooser {
   virtual KernelChoice choose(const OpCard& op, const OpSite& site) = 0;
   // False: choices that are not known yet are made by rule, not by timing.
   virtual void allow_timing(bool) {}
+  // Whether nodes can run at the same time (Plan::beside).
+  virtual bool runs_beside() const { return false; }
 };
 
 enum class MemoryClass : uint8_t {
@@ -62,6 +64,9 @@ struct Plan {
   std::vector<KernelChoice> kernels;            // per node; empty name for leaves and views
   std::vector<std::vector<int32_t>> buffer_of;  // per node and output
   std::vector<int32_t> workspace_of;            // per node, or -1
+  // Per node: it may run beside those that follow it, because only the optimizer waits for what it
+  // makes. Its memory stays untouched for a while.
+  std::vector<bool> beside;
   std::vector<Buffer> buffers;
 
   int64_t scratch_bytes = 0;                      // size of the arena this plan needs

@@ -14,6 +14,12 @@ struct Prepared {
   int64_t count;
 };
 
+std::string decline(const OpSite& site, Context&) {
+  for (const TensorType& t : site.in)
+    if (t.dtype != DType::f32) return fmt::format("a gradient of type {}", dtype_name(t.dtype));
+  return "";
+}
+
 // One to four rounds of the kernel's loop.
 std::vector<TensorChunk> cut(const OpSite& site) { return cut_for_blocks(site.in, 4096, 16384); }
 
@@ -41,6 +47,7 @@ void run(const Call& call) {
 }  // namespace millrace::cuda
 
 MR_CUDA_KERNELS(grad_norm, {.name = "chunks",
+                            .decline = decline,
                             .workspace_bytes = workspace_bytes,
                             .prepare = prepare,
                             .run = run})

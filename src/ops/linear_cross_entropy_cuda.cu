@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/linear_cross_entropy.h"
 #include "ops/linear_cross_entropy_cuda.h"
 
@@ -347,23 +348,10 @@ void launch_rows(const Rows<T>& rows, bool gradients, int64_t shared_bytes, cuda
     long_rows<T, true, kCopy><<<blocks, kBlockThreads, 0, stream>>>(rows);
 }
 
-// `function` gets a pointer of the type that `dtype` stands for.
-template <typename F>
-auto with_type(DType dtype, void* data, F function) {
-  switch (dtype) {
-    case DType::bf16:
-      return function(static_cast<__nv_bfloat16*>(data));
-    case DType::f16:
-      return function(static_cast<__half*>(data));
-    default:
-      return function(static_cast<float*>(data));
-  }
-}
-
 }  // namespace
 
 cudaError_t allow_head_rows(DType dtype, bool copy, int64_t shared_bytes) {
-  return with_type(dtype, nullptr, [&]<typename T>(T*) {
+  return with_type(dtype, [&]<typename T>(T*) {
     auto* const kernel = copy ? shared_rows<T, true> : shared_rows<T, false>;
     const cudaError_t status = cudaFuncSetAttribute(
         kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
@@ -377,8 +365,9 @@ void launch_head_rows(DType dtype, void* logits, int64_t row_stride, const int32
                       const HeadCopy& copy, const float* scale, float* losses, int64_t rows,
                       int64_t columns, bool gradients, int64_t shared_bytes, cudaStream_t stream) {
   if (rows == 0) return;
-  with_type(dtype, logits, [&]<typename T>(T* typed) {
-    const Rows<T> all{typed, row_stride, targets, copy, scale, losses, rows, (int)columns};
+  with_type(dtype, [&]<typename T>(T*) {
+    const Rows<T> all{
+        static_cast<T*>(logits), row_stride, targets, copy, scale, losses, rows, (int)columns};
     if (copy.gate)
       launch_rows<true>(all, gradients, shared_bytes, stream);
     else

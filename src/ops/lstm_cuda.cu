@@ -13,6 +13,7 @@
 
 #include "cuda/cluster.cuh"
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/lstm_cuda.h"
 
 namespace millrace::cuda {
@@ -365,20 +366,7 @@ __global__ void __launch_bounds__(kStepUnits* kStepSlices)
 
 // --- launches
 
-// `function` gets a null pointer of the type that `dtype` stands for.
-template <typename F>
-auto with_type(DType dtype, F function) {
-  switch (dtype) {
-    case DType::bf16:
-      return function(static_cast<__nv_bfloat16*>(nullptr));
-    case DType::f16:
-      return function(static_cast<__half*>(nullptr));
-    default:
-      return function(static_cast<float*>(nullptr));
-  }
-}
-
-// The same with the numbers of a column that a thread of a cluster has room for.
+// with_type, and how many numbers of a column a thread of a cluster has room for.
 template <typename F>
 cudaError_t with_form(const LstmSizes& s, F function) {
   return with_type(s.type, [&]<typename T>(T*) {

@@ -51,6 +51,7 @@ std::vector<OpCase> cases() {
   add({300, 3}, "3");
   add({0, 3}, "3");
   list.push_back({{normal_input({700, 70})}, {{"shape", "70"}}, false});
+  list.push_back({{normal_input({2000, 170})}, {{"shape", ""}}, false});
   return list;
 }
 

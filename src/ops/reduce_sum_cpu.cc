@@ -1,5 +1,6 @@
-// Column sums in strips of 64 rows whose partial sums are added in order; everything else is left
-// to the reference loop (small tensors only).
+// Column sums in strips of 64 rows whose partial sums are added in order; sums of a whole tensor in
+// double precision, because millions of addends leave a float little to be right with. All else is
+// left to the reference loop (small tensors only).
 #include "cpu/kernel.h"
 #include "cpu/parallel.h"
 #include "ops/elementwise.h"
@@ -50,10 +51,41 @@ void run(const Call& c) {
   }
 }
 
+constexpr int64_t kPiece = 1 << 16;  // of a whole tensor, for a task
+
+std::string decline_whole(const OpSite& site) {
+  return site.out[0].numel() == 1 ? "" : "more than one sum";
+}
+int64_t whole_workspace_bytes(const OpSite& site) {
+  return pieces(site.in[0].numel(), kPiece) * static_cast<int64_t>(sizeof(double));
+}
+
+// A function of its own: inlined twice, it might be summed in two orders.
+[[gnu::noinline]] double sum_of(const float* x, int64_t count) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(x[i]);
+  return sum;
+}
+
+void run_whole(const Call& c) {
+  const int64_t count = c.in_shape(0).numel();
+  auto* const partial = static_cast<double*>(c.workspace);
+  parallel_ranges(count, kPiece, [&](int64_t begin, int64_t end) {
+    partial[begin / kPiece] = sum_of(c.in(0) + begin, end - begin);
+  });
+  double sum = 0;
+  for (int64_t i = 0; i < pieces(count, kPiece); ++i) sum += partial[i];
+  c.out(0)[0] = static_cast<float>(sum);
+}
+
 }  // namespace
 }  // namespace millrace::cpu::MR_ISA
 
-MR_CPU_KERNELS(reduce_sum, {.name = "strips",
-                            .decline = decline,
-                            .workspace_bytes = workspace_bytes,
-                            .run = run})
+MR_CPU_KERNELS(
+    reduce_sum,
+    {.name = "strips", .decline = decline, .workspace_bytes = workspace_bytes, .run = run},
+    {.name = "whole",
+     .decline = decline_whole,
+     .workspace_bytes = whole_workspace_bytes,
+     .run = run_whole})

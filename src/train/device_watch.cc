@@ -9,17 +9,18 @@ std::string DeviceWatch::add_to(Metrics& metrics, int64_t tokens) {
   asked_ns_ = now_ns();
   const std::optional<DeviceVitals> vitals = backend_.vitals();
   if (!vitals) return "";
-  metrics["device/power_w"] = vitals->watts;
-  metrics["device/clock_mhz"] = vitals->megahertz;
-  metrics["device/slowed"] = vitals->slowed.empty() ? 0 : 1;
-  metrics["device/memory_bytes"] = static_cast<double>(vitals->bytes);
+  if (vitals->watts) metrics["device/power_w"] = *vitals->watts;
+  if (vitals->megahertz) metrics["device/clock_mhz"] = *vitals->megahertz;
+  if (vitals->slowed) metrics["device/slowed"] = vitals->slowed->empty() ? 0 : 1;
+  if (vitals->bytes) metrics["device/memory_bytes"] = static_cast<double>(*vitals->bytes);
   // The first reading is of everything before this run.
-  if (joules_ && tokens > tokens_)
+  if (vitals->joules && joules_ && tokens > tokens_)
     metrics["device/joules_per_token"] =
-        (vitals->joules - *joules_) / static_cast<double>(tokens - tokens_);
+        (*vitals->joules - *joules_) / static_cast<double>(tokens - tokens_);
   joules_ = vitals->joules;
   tokens_ = tokens;
-  return vitals->slowed.empty() ? "" : "the device holds its clock down: " + vitals->slowed;
+  if (!vitals->slowed || vitals->slowed->empty()) return "";
+  return "the device holds its clock down: " + *vitals->slowed;
 }
 
 }  // namespace millrace

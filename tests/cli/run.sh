@@ -294,7 +294,7 @@ done
 run train good.yaml seed=7
 problem=
 [ "$code" -eq 0 ] || problem+="  exit code $code"$'\n'
-for file in config.yaml config.resolved.yaml overrides.txt plan.txt run.json metrics.jsonl checkpoints/checkpoint-3/model.safetensors \
+for file in config.yaml config.resolved.yaml overrides.txt plan.txt profile.tsv run.json metrics.jsonl checkpoints/checkpoint-3/model.safetensors \
   checkpoints/checkpoint-3/config.json checkpoints/checkpoint-3/tokenizer.json; do
   [ -s "runs/latest/$file" ] || problem+="  no $file"$'\n'
 done

@@ -25,17 +25,13 @@ struct CudaCase {
   Precision precision;
 };
 
-bool multiplies(const Instance& i) {
-  return i.card->name == "matmul" || i.card->name == "linear_cross_entropy";
-}
-
 std::vector<CudaCase> cuda_cases() {
   std::vector<CudaCase> list;
   if (!test_device().backend) return list;  // CudaDevice.IsUsed says so
   for (const Instance& i :
        instances([](const Instance& c) { return !c.card->is_view && c.card->name != "leaf"; }))
     for (const Precision p : {Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16}) {
-      if (p == Precision::tf32 && !multiplies(i)) continue;
+      if (p == Precision::tf32 && !i.card->multiplies) continue;
       // A copy of a parameter in its own type is not a case that exists.
       if (p == Precision::fp32 && i.op_case.attrs.find("shadows")) continue;
       list.push_back({i, p});
