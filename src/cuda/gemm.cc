@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cuda/context.h"
+#include "cuda/gelu_gemm_sm90.h"
 
 namespace millrace::cuda {
 namespace {
@@ -86,6 +87,12 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, const Stored& matrix, DType 
                                            &stride, sizeof(stride)));
 }
 
+constexpr std::string_view kOwn = "own";
+
+bool has_own(const GemmSpec& spec, Context& context) {
+  return decline_gelu_gemm(spec, context.device().sm).empty();
+}
+
 std::string hex(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text;
   for (const uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
@@ -117,6 +124,7 @@ std::string GemmSpec::str() const {
   if (tf32) text += " tf32";
   if (adds) text += " add";
   if (bias) text += " bias";
+  if (scaled) text += " scaled";
   if (activation != Activation::none) text += fmt::format(" {}", activation_name(activation));
   if (lda || ldb || ldd) text += fmt::format(" rows {},{},{}", lda, ldb, ldd);
   if (alignment != 64) text += fmt::format(" aligned {}", alignment);
@@ -148,14 +156,23 @@ Gemm::Gemm(Described, const GemmSpec& spec, Context& context) : spec_(spec) {
 bool Gemm::supported(const GemmSpec& spec, Context& context) {
   if (spec.empty()) return true;
   if (spec.k == 0) return !spec.adds && !spec.bias && spec.activation == Activation::none;
-  return !Gemm(Described{}, spec, context).ask(1).empty();
+  return has_own(spec, context) || !Gemm(Described{}, spec, context).ask(1).empty();
 }
 
 Gemm::Gemm(const GemmSpec& spec, Context& context) : Gemm(Described{}, spec, context) {
   if (!library_) return;
   const std::string key = fmt::format("lt {} {}", cublasLtGetVersion(), spec.str());
-  if (take(context.choices().find(key, [&] { return measure(context); }))) return;
+  const std::string choice = context.choices().find(key, [&] { return measure(context); });
+  if (choice == kOwn && has_own(spec, context)) {
+    own_blocks_ = context.device().multiprocessors;
+    return;
+  }
+  if (take(choice)) return;
   const Answers answers = ask(1);
+  if (answers.empty() && has_own(spec, context)) {
+    own_blocks_ = context.device().multiprocessors;
+    return;
+  }
   if (answers.empty())
     throw Error({.what = "cuBLASLt has no algorithm for the product " + spec.str(),
                  .remedy = "device: cpu runs the same plan; this is worth a report"});
@@ -207,11 +224,12 @@ bool Gemm::take(const std::string& choice) {
 
 std::string Gemm::measure(Context& context) const {
   const Answers answers = ask(kAnswers);
-  if (answers.empty()) return "";
+  const bool own = has_own(spec_, context);
+  if (answers.empty()) return own ? std::string(kOwn) : "";
   auto text = [](const cublasLtMatmulHeuristicResult_t& answer) {
     return fmt::format("{} {}", hex(answer.algo), answer.workspaceSize);
   };
-  if (answers.size() == 1) return text(answers[0]);
+  if (answers.size() == 1 && !own) return text(answers[0]);
   const int64_t a_bytes = bytes_of(stored_a(spec_), spec_.batch, spec_.in),
                 b_bytes = bytes_of(stored_b(spec_), spec_.batch, spec_.in),
                 d_bytes = bytes_of(stored_d(spec_), spec_.batch, spec_.out),
@@ -258,7 +276,16 @@ std::string Gemm::measure(Context& context) const {
       best = i;
       best_seconds = seconds;
     }
+    bool own_is_best = false;
+    if (own) {
+      const double seconds = seconds_of(context, [&](int round) {
+        MR_CUDA(launch_gelu_gemm(spec_, data(round), context.device().multiprocessors,
+                                 context.stream()));
+      });
+      own_is_best = best == answers.size() || seconds < kClearly * best_seconds;
+    }
     MR_CUDA(cudaStreamSynchronize(context.stream()));
+    if (own_is_best) return std::string(kOwn);
     return best < answers.size() ? text(answers[best]) : "";
   } catch (const Error&) {
     // No memory to spare: the library's own ranking decides.
@@ -269,6 +296,7 @@ std::string Gemm::measure(Context& context) const {
 
 std::string Gemm::detail() const {
   if (!library_) return "nothing to multiply";
+  if (own_blocks_ > 0) return std::string(kOwn);
   int32_t number = 0, splits = 1;
   uint32_t tile = 0;
   size_t written = 0;
@@ -305,7 +333,10 @@ void Gemm::run(const GemmData& data, cudaStream_t stream) const {
                               static_cast<size_t>(spec_.batch * d.rows), stream));
     return;
   }
-  check(launch(algorithm_, workspace_bytes_, data, stream), "cublasLtMatmul");
+  if (own_blocks_ > 0)
+    check(launch_gelu_gemm(spec_, data, own_blocks_, stream), "launch_gelu_gemm");
+  else
+    check(launch(algorithm_, workspace_bytes_, data, stream), "cublasLtMatmul");
 }
 
 double seconds_of(Context& context, const std::function<void(int)>& run) {

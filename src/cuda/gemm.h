@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt, row-major: D = activation(alpha op(A) op(B) + C + bias). Which of
+// Matrix products by cuBLASLt, or a kernel of our own where that is faster, row-major: D = activation(alpha op(A) op(B) + C + bias). Which of
 // its algorithms is best for a shape is measured once and remembered (cuda/choices.h). Sums have a
 // fixed order: algorithms that add up shares of k do so in single precision and in a step of its
 // own.
@@ -35,6 +35,7 @@ struct GemmSpec {
   bool tf32 = false;            // f32 factors may be rounded to TF32
   bool adds = false;            // with a C, at least sometimes
   bool bias = false;            // n numbers, added to every row
+  bool scaled = false;          // alpha may be something else than 1
   Activation activation = Activation::none;
   int64_t lda = 0, ldb = 0, ldd = 0;  // numbers from row to row; 0: no gap. C is as D.
   int64_t alignment = 64;             // of every matrix, in bytes
@@ -69,7 +70,7 @@ class Gemm {
   Gemm& operator=(const Gemm&) = delete;
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  std::string detail() const;  // "algorithm 66 tile 21"
+  std::string detail() const;  // "algorithm 66 tile 21", "own"
   void run(const GemmData& data, cudaStream_t stream) const;
 
  private:
@@ -90,6 +91,7 @@ class Gemm {
   mutable cublasLtMatrixLayoutOpaque_t a_{}, b_{}, d_{};
   cublasLtMatmulAlgo_t algorithm_{};
   int64_t workspace_bytes_ = 0;
+  int own_blocks_ = 0;  // our own kernel, with so many at a time; 0: the library
 };
 
 // --- timing of what will run inside a captured graph

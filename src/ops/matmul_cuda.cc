@@ -212,6 +212,7 @@ std::optional<Route> route_of(const Product& p, const Part& part) {
             .tf32 = tf32,
             .adds = part.added != kNone,
             .bias = part.bias != kNone,
+            .scaled = part.alpha != 1,
             .activation = part.activation};
   if (part.is_product()) return r;
   auto is_out = [&](int operand) { return p.operand(operand).dtype == out; };
