@@ -30,7 +30,10 @@ Cost update_cost(const Programs& p, const Settings& s) {
   return cost;
 }
 
-int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
+std::optional<int64_t> predicted_peak_bytes(const Programs& programs, const Model& model,
+                                            const Backend& backend) {
+  if (!backend.on_host())
+    return programs.overhead ? std::optional(programs.needed_bytes()) : std::nullopt;
   // A tensor that a checkpoint lays out anew exists twice more for a moment.
   int64_t again = 0;
   for (const Parameter& p : model.parameters())
@@ -38,6 +41,24 @@ int64_t predicted_process_bytes(const Programs& programs, const Model& model) {
   cpu::gemm_warm_up();
   malloc_trim(0);  // planning's own garbage is not part of the run
   return resident_bytes() + programs.total_bytes() + again + kFirstStepBytes;
+}
+
+std::string predicted_text(std::optional<int64_t> predicted, const Backend& backend) {
+  if (!predicted) return "; context and libraries not measured yet on this machine";
+  return fmt::format("; {} about {}",
+                     backend.on_host() ? "whole process" : "with context and libraries",
+                     human_bytes(*predicted));
+}
+
+std::string measured_text(std::optional<int64_t> peak, std::optional<int64_t> predicted,
+                          const Backend& backend) {
+  if (!peak) return "";
+  std::string text =
+      fmt::format("; {} peak {}", backend.on_host() ? "process" : "device", human_bytes(*peak));
+  if (predicted && *peak > 0)
+    text += fmt::format(" (predicted {}, {:+.1f} %)", human_bytes(*predicted),
+                        100.0 * (static_cast<double>(*predicted) / static_cast<double>(*peak) - 1));
+  return text;
 }
 
 std::vector<Contributor> contributors(const Programs& programs) {
@@ -52,6 +73,7 @@ std::vector<Contributor> contributors(const Programs& programs) {
       what += fmt::format(" of {}", owner.op->name);
     sums[what] += b.bytes;
   }
+  if (programs.overhead) sums["context and libraries"] = *programs.overhead;
   std::vector<Contributor> list;
   for (const auto& [what, bytes] : sums) list.push_back({what, bytes});
   std::sort(list.begin(), list.end(),
@@ -82,7 +104,7 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
       Settings with = loaded->settings;
       with.memory_limit = limit;
       const int64_t need =
-          make_programs(*loaded->model, with, loaded->data.shapes(), backend).total_bytes();
+          make_programs(*loaded->model, with, loaded->data.shapes(), backend).needed_bytes();
       planned.push_back({fmt::format("{}", fmt::join(changes, " ")), cost, need});
       return true;
     } catch (const Error&) {
@@ -122,7 +144,7 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
                "no optimizer state, another optimisation");
   Settings lean = s;
   lean.memory_limit = 1;  // the leanest plan there is
-  const int64_t least = make_programs(*run.model, lean, run.data.shapes(), backend).total_bytes();
+  const int64_t least = make_programs(*run.model, lean, run.data.shapes(), backend).needed_bytes();
   // Those that fit as they come, then those that come nearest.
   const auto enough = std::stable_partition(planned.begin(), planned.end(),
                                             [&](const Remedy& r) { return r.need <= limit; });
@@ -155,7 +177,7 @@ Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Progra
                 .where = run.schema.where("training.batch_size"),
                 .expected = "at most " + human_bytes(limit),
                 .got = fmt::format("{} with everything recomputed that can be; largest: {}",
-                                   human_bytes(programs.total_bytes()), largest),
+                                   human_bytes(programs.needed_bytes()), largest),
                 .remedy = remedy});
 }
 

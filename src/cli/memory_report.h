@@ -1,5 +1,6 @@
 // What `plan` and `train` say about memory: totals, contributors, remedies.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,15 @@ namespace millrace {
 
 Cost update_cost(const Programs& programs, const Settings& settings);
 
-// This process as it stands, the arena, and the copy that checkpoints are written from.
-int64_t predicted_process_bytes(const Programs& programs, const Model& model);
+// The most memory a run will take: on the host all of this process, that is as it stands, the
+// arena, and the copy that checkpoints are written from; on a device the arena, context and
+// libraries, where these were measured.
+std::optional<int64_t> predicted_peak_bytes(const Programs& programs, const Model& model,
+                                            const Backend& backend);
+// What stands behind the arena in `plan` and at the end of `train`.
+std::string predicted_text(std::optional<int64_t> predicted, const Backend& backend);
+std::string measured_text(std::optional<int64_t> peak, std::optional<int64_t> predicted,
+                          const Backend& backend);
 
 struct Contributor {
   std::string what;

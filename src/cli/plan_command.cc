@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/data_progress.h"
@@ -29,6 +30,10 @@ int64_t parse_limit(const std::string& text) {
                  .got = text,
                  .remedy = "write a number with a unit"});
   return bytes;
+}
+
+nlohmann::ordered_json or_null(std::optional<int64_t> number) {
+  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
 }
 
 std::string recompute_text(const PassOptions& o, size_t layers) {
@@ -72,21 +77,20 @@ int plan_command(const PlanArguments& arguments) {
   Settings s = run->settings;
   if (limit_flag > 0) s.memory_limit = limit_flag;
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
-  const int64_t need = programs.total_bytes(), limit = s.memory_limit > 0 ? s.memory_limit
-                                                       : backend->on_host()
-                                                           ? machine_memory_bytes()
-                                                           : backend->memory_bytes();
+  const bool on_host = backend->on_host();
+  const int64_t arena = programs.total_bytes(), need = programs.needed_bytes(),
+                limit = s.memory_limit > 0 ? s.memory_limit
+                        : on_host          ? machine_memory_bytes()
+                                           : backend->memory_bytes();
   const bool fits = need <= limit;
-  const int64_t process = predicted_process_bytes(programs, *run->model);
+  const auto predicted = predicted_peak_bytes(programs, *run->model, *backend);
   if (!fits && !arguments.json)
     throw does_not_fit(arguments.request, *run, programs, limit, *backend);
 
   cpu::gemm_set_measuring(false);  // sizes only from here on
   // On a device every other batch would have its library plans built, a second each: not searched.
   const int64_t largest =
-      backend->on_host()
-          ? largest_batch(*run->model, s, run->data.batches->shapes()[0], limit, *backend)
-          : 0;
+      on_host ? largest_batch(*run->model, s, run->data.batches->shapes()[0], limit, *backend) : 0;
   int64_t parameters = 0, matrices = 0;
   for (const Parameter& p : run->model->parameters()) {
     parameters += p.shape.numel();
@@ -111,13 +115,14 @@ int plan_command(const PlanArguments& arguments) {
         {"flops_per_token", flops / tokens},
         {"flops_per_update", flops},
         {"bytes_per_update", update_cost(programs, s).bytes},
-        {"arena_bytes", need},
-        {"process_peak_bytes", process},
-        {"largest_batch", largest > 0 ? nlohmann::ordered_json(largest) : nlohmann::ordered_json()},
+        {"arena_bytes", arena},
+        {"largest_batch", or_null(largest > 0 ? std::optional(largest) : std::nullopt)},
         {"plan_hash", step.hash()},
         {"recompute",
          {{"cheap", programs.passes.recompute.cheap},
           {"whole_layers", programs.passes.recompute.whole_layers}}}};
+    if (!on_host) j["overhead_bytes"] = or_null(programs.overhead);
+    j[on_host ? "process_peak_bytes" : "predicted_device_bytes"] = or_null(predicted);
     for (size_t c = 0; c < kMemoryClasses; ++c)
       j["at_peak"][std::string(memory_class_name(static_cast<MemoryClass>(c)))] = at_peak[c];
     if (arguments.why)
@@ -139,24 +144,26 @@ int plan_command(const PlanArguments& arguments) {
   out += fmt::format("compute      {} FLOP per token, {} per update of {} tokens\n",
                      human_count(flops / tokens), human_count(flops),
                      with_commas(static_cast<int64_t>(tokens)));
-  out += fmt::format("memory       {} arena ({} B), exact; whole process about {}\n",
-                     human_bytes(need), with_commas(need), human_bytes(process));
+  out += fmt::format("memory       {} arena ({} B), exact{}\n", human_bytes(arena),
+                     with_commas(arena), predicted_text(predicted, *backend));
   int64_t alive = 0;
   for (int64_t b : at_peak) alive += b;
   for (size_t c = 0; c < kMemoryClasses; ++c)
     if (at_peak[c] > 0)
       out += fmt::format("  {:<18} {:>12}  {:>5.1f} %\n",
                          memory_class_name(static_cast<MemoryClass>(c)), human_bytes(at_peak[c]),
-                         100.0 * static_cast<double>(at_peak[c]) / static_cast<double>(need));
-  if (need > alive)
-    out +=
-        fmt::format("  {:<18} {:>12}  {:>5.1f} %\n", "gaps, other plans", human_bytes(need - alive),
-                    100.0 * static_cast<double>(need - alive) / static_cast<double>(need));
+                         100.0 * static_cast<double>(at_peak[c]) / static_cast<double>(arena));
+  if (arena > alive)
+    out += fmt::format("  {:<18} {:>12}  {:>5.1f} %\n", "gaps, other plans",
+                       human_bytes(arena - alive),
+                       100.0 * static_cast<double>(arena - alive) / static_cast<double>(arena));
   out += fmt::format("  most is alive at {} ({})\n", step.graph[step.peak_at].op->name,
                      step.graph.scopes[static_cast<size_t>(step.graph[step.peak_at].scope)].path);
-  out +=
-      fmt::format("fits         yes, in {} {}; {} to spare\n", human_bytes(limit),
-                  s.memory_limit > 0 ? "as asked" : "of this machine", human_bytes(limit - need));
+  out += fmt::format("fits         yes, in {} {}; {} to spare\n", human_bytes(limit),
+                     s.memory_limit > 0 ? "as asked"
+                     : on_host          ? "of this machine"
+                                        : "of the device",
+                     human_bytes(limit - need));
   out += fmt::format("batch        {} now{}\n", s.batch_size,
                      largest > 0 ? fmt::format("; the largest that fits is {}", largest) : "");
   out += fmt::format("recomputed   {}\n", recompute_text(programs.passes, layers));

@@ -27,7 +27,7 @@ void say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); 
 class RunRecord {
  public:
   RunRecord(const RunFolder& folder, const LoadedRun& run, const Resume& resume, int64_t total,
-            const std::string& command)
+            const std::string& command, std::optional<int64_t> predicted_device_bytes)
       : folder_(folder) {
     json_ = {{"id", folder.id()},
              {"name", run.settings.run_name},
@@ -38,6 +38,7 @@ class RunRecord {
              {"version", MILLRACE_VERSION},
              {"step", resume.state.step},
              {"total", total}};
+    if (predicted_device_bytes) json_["predicted_device_bytes"] = *predicted_device_bytes;
     if (resume.from && !resume.folder) json_["parent"] = resume.from->folder.string();
   }
   void write(const std::string& status, int exit_code, const TrainResult* result = nullptr) {
@@ -55,6 +56,7 @@ class RunRecord {
         json_["best_step"] = result->best_step;
       }
       json_["peak_resident_bytes"] = peak_resident_bytes();
+      if (result->device_bytes) json_["device_bytes"] = *result->device_bytes;
     }
     folder_.write("run.json",
                   json_.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
@@ -133,7 +135,7 @@ int train_command(TrainArguments arguments) {
       backend->on_host() ? "" : fmt::format("; {} in {}", backend->name(), s.precision)));
   const int64_t planning = now_ns();
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
-  if (s.memory_limit > 0 && programs.total_bytes() > s.memory_limit)
+  if (s.memory_limit > 0 && programs.needed_bytes() > s.memory_limit)
     throw does_not_fit(arguments.request, *run, programs, s.memory_limit, *backend);
   say(fmt::format(
       "plan     {} arena, {}{:.2f} GFLOP per update, planned in {}",
@@ -167,11 +169,12 @@ int train_command(TrainArguments arguments) {
   for (const std::string& o : arguments.request.overrides) overrides += o + "\n";
   folder.write("overrides.txt", overrides);
   folder.write("plan.txt", programs.step().text());
-  RunRecord record(folder, *run, resume, length.total, arguments.command);
+  const auto predicted = predicted_peak_bytes(programs, *run->model, *backend);
+  RunRecord record(folder, *run, resume, length.total, arguments.command,
+                   backend->on_host() ? std::nullopt : predicted);
   record.write("running", 0);
   say("run      " + folder.path().string() + "\n");
 
-  const int64_t predicted = predicted_process_bytes(programs, *run->model);
   TrainResult result;
   try {
     Console console(s.log_format, run->data.set.entropy_per_token);
@@ -183,7 +186,7 @@ int train_command(TrainArguments arguments) {
                  static_cast<int>(error.code()));
     throw;
   }
-  const int64_t peak = peak_resident_bytes();
+  const auto peak = backend->on_host() ? std::optional(peak_resident_bytes()) : result.device_bytes;
   const int code = result.save_error ? static_cast<int>(ErrorCode::failure)
                    : result.stopped  ? static_cast<int>(ErrorCode::stopped)
                                      : 0;
@@ -196,6 +199,10 @@ int train_command(TrainArguments arguments) {
     return code;
   }
 
+  // A run that went to its end has loaded all it uses.
+  const int64_t arena = programs.total_bytes();
+  if (result.device_bytes && *result.device_bytes > arena)
+    backend->note_overhead(programs.passes.precision, *result.device_bytes - arena);
   // Measuring the ceiling takes seconds: a shorter run does without it.
   const Ceiling ceiling =
       result.seconds > 5 ? backend->measure_ceiling(programs.passes.precision) : Ceiling{};
@@ -212,15 +219,8 @@ int train_command(TrainArguments arguments) {
                   ceiling.flops > 0 ? fmt::format(" = {:.0f} % of the ceiling {:.1f}",
                                                   100 * flops / ceiling.flops, ceiling.flops * 1e-9)
                                     : "");
-  out += fmt::format("  memory       arena {} as planned", human_bytes(programs.total_bytes()));
-  if (backend->on_host())
-    out += fmt::format("; process peak {} (predicted {}, {:+.1f} %)", human_bytes(peak),
-                       human_bytes(predicted),
-                       100.0 * (static_cast<double>(predicted) / static_cast<double>(peak) - 1));
-  else if (const auto vitals = backend->vitals(); vitals && vitals->bytes)
-    out += fmt::format("; {} of the device in use with context and libraries",
-                       human_bytes(*vitals->bytes));
-  out += "\n";
+  out += fmt::format("  memory       arena {} as planned{}\n", human_bytes(arena),
+                     measured_text(peak, predicted, *backend));
   if (result.skipped_updates > 0)
     out += fmt::format("  health       {} updates skipped (not finite), {} roll-backs\n",
                        result.skipped_updates, result.rollbacks);

@@ -1,5 +1,7 @@
 #include "cuda/choices.h"
 
+#include <charconv>
+#include <cmath>
 #include <sstream>
 
 #include "core/error.h"
@@ -33,14 +35,35 @@ std::string Choices::find(const std::string& key, const std::function<std::strin
     return used_[key] = found->second;
   if (!may_time_) return used_[key] = "";
   const std::string choice = measure();
-  remembered_[key] = choice;
+  remember(key, choice);
+  return used_[key] = choice;
+}
+
+void Choices::remember(const std::string& key, const std::string& value) {
+  remembered_[key] = value;
   try {
     create_folders(file_.parent_path());
     write_file(file_, text_of(remembered_));
   } catch (const Error&) {
     // A cache that cannot be written costs the next start a second, nothing else.
   }
-  return used_[key] = choice;
+}
+
+std::optional<int64_t> Choices::number(const std::string& key) const {
+  const auto found = remembered_.find(key);
+  if (found == remembered_.end()) return {};
+  const std::string& text = found->second;
+  int64_t value = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (fault != std::errc() || end != text.data() + text.size() || value < 0) return {};
+  return value;
+}
+
+void Choices::note_number(const std::string& key, int64_t value) {
+  const auto was = number(key);
+  if (was && std::abs(static_cast<double>(value - *was)) <= 0.01 * static_cast<double>(*was))
+    return;
+  remember(key, std::to_string(value));
 }
 
 std::string Choices::used() const { return text_of(used_); }

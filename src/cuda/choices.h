@@ -1,9 +1,11 @@
-// Algorithms chosen by timing, remembered on disk for this kind of device: key -> choice, one line
-// each. The same order of choice as on the CPU (cpu/gemm.h): pinned ones of a resumed run, then
-// remembered ones, then timing.
+// Algorithms chosen by timing, and other things measured, remembered on disk for this kind of
+// device: key -> value, one line each. The same order of choice as on the CPU (cpu/gemm.h): pinned
+// ones of a resumed run, then remembered ones, then timing.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "core/file.h"
@@ -21,10 +23,16 @@ class Choices {
   std::string used() const;              // as lines of text
   void pin(const std::string& choices);  // lines that are not choices are passed over
 
+  // A number, not negative, that was measured and is no choice: no part of used(), so of no
+  // checkpoint. One within 1 % of what is remembered is not worth writing the file again.
+  std::optional<int64_t> number(const std::string& key) const;
+  void note_number(const std::string& key, int64_t value);
+
  private:
   using Table = std::map<std::string, std::string>;
   static void read(const std::string& text, Table& table);
   static std::string text_of(const Table& table);
+  void remember(const std::string& key, const std::string& value);
 
   fs::path file_;
   bool may_time_ = true;

@@ -85,7 +85,8 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-Device open_device(int index) {
+// What is known of a device before it is used.
+Device look_at_device(int index) {
   const int count = device_count();
   if (index < 0 || index >= count)
     cannot_open(fmt::format("there is no CUDA device {}: {} to be seen", index,
@@ -98,12 +99,6 @@ Device open_device(int index) {
     cannot_open(fmt::format("CUDA device {} ({}) has compute capability {}.{}, 8.0 is needed",
                             index, properties.name, properties.major, properties.minor),
                 "device=cpu, or a device of the Ampere generation or newer");
-  if (const cudaError_t status = cudaSetDevice(index); status != cudaSuccess) {
-    cudaGetLastError();
-    cannot_open(fmt::format("CUDA device {} ({}) cannot be used: {}", index, properties.name,
-                            cudaGetErrorString(status)),
-                "`nvidia-smi` shows who uses it; another device, or device=cpu");
-  }
   return {.index = index,
           .name = properties.name,
           .uuid = uuid_text(properties.uuid),
@@ -112,6 +107,16 @@ Device open_device(int index) {
           .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
           .l2_bytes = properties.l2CacheSize,
           .shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
+}
+
+// Makes the CUDA context, which takes memory of the device.
+void use_device(const Device& device) {
+  const cudaError_t status = cudaSetDevice(device.index);
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  cannot_open(fmt::format("CUDA device {} ({}) cannot be used: {}", device.index, device.name,
+                          cudaGetErrorString(status)),
+              "`nvidia-smi` shows who uses it; another device, or device=cpu");
 }
 
 fs::path cuda_cache() { return cache_folder() / "cuda"; }
@@ -234,7 +239,8 @@ DeviceBytes::DeviceBytes(const void* host, int64_t bytes) : DeviceBytes(bytes) {
 DeviceBytes::~DeviceBytes() { cudaFree(data_); }
 
 Context::Context(int device)
-    : device_(open_device(device)), nvml_(device_.uuid), choices_(choices_file(device_)) {
+    : device_(look_at_device(device)), nvml_(device_.uuid), choices_(choices_file(device_)) {
+  use_device(device_);
   int least = 0, greatest = 0;
   MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   MR_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));

@@ -77,7 +77,7 @@ class Context {
 
  private:
   Device device_;
-  NvmlDevice nvml_;
+  NvmlDevice nvml_;  // made before the device is used
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;
   cublasLtHandle_t lt_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;

@@ -27,7 +27,7 @@ class CudaArena : public Arena {
                    .expected = "the arena of the plan",
                    .got = fmt::format("{} free of {}", human_bytes(static_cast<int64_t>(free)),
                                       human_bytes(static_cast<int64_t>(total))),
-                   .remedy = "a smaller batch, training.memory_limit, or end the other processes "
+                   .remedy = "a smaller batch, runtime.memory_limit, or end the other processes "
                              "on the device (nvidia-smi lists them)"});
     }
     check(status, "cudaMalloc");
@@ -140,6 +140,14 @@ class CudaBackend : public Backend {
   Precision usual_precision() const override { return Precision::bf16; }
   Ceiling measure_ceiling(Precision precision) override;
   std::optional<DeviceVitals> vitals() const override { return context_.nvml().vitals(); }
+  std::optional<int64_t> overhead_bytes(Precision precision) const override {
+    const auto bytes = context_.choices().number(overhead_key(precision));
+    // The cache may be damaged.
+    return bytes && *bytes < memory_bytes() ? bytes : std::nullopt;
+  }
+  void note_overhead(Precision precision, int64_t bytes) override {
+    context_.choices().note_number(overhead_key(precision), bytes);
+  }
   std::string choices() const override { return context_.choices().used(); }
   void pin_choices(const std::string& choices) override { context_.choices().pin(choices); }
   void allow_timing(bool allowed) override { context_.choices().allow_timing(allowed); }
@@ -190,6 +198,13 @@ class CudaBackend : public Backend {
   }
 
  private:
+  // A context is as large as its driver makes it; the precision decides which libraries load
+  // kernels. Device and libraries are in the name of the file.
+  static std::string overhead_key(Precision precision) {
+    int driver = 0;
+    MR_CUDA(cudaDriverGetVersion(&driver));
+    return fmt::format("overhead in {}, driver {}", precision_name(precision), driver);
+  }
   // By any thread: the one that writes a checkpoint reads while the next step is under way.
   void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return;

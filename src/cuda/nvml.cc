@@ -1,7 +1,9 @@
 #include "cuda/nvml.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <array>
 #include <utility>
 
 namespace millrace::cuda {
@@ -12,6 +14,12 @@ constexpr int kSuccess = 0, kClockOfMultiprocessors = 1;
 struct Memory {
   unsigned long long total, free, used;
 };
+struct Process {
+  unsigned number;
+  unsigned long long bytes;
+  unsigned gpu_instance, compute_instance;
+};
+constexpr unsigned long long kNotTold = ~0ull;
 // Reasons for a lower clock, by bit. Idleness and a user's own setting are no complaint.
 constexpr std::pair<unsigned long long, const char*> kReasons[] = {
     {0x04, "power cap"},       {0x08, "hardware slowdown"}, {0x20, "heat"},
@@ -43,6 +51,8 @@ struct Library {
   Function<void*, unsigned long long*> reasons{handle, "nvmlDeviceGetCurrentClocksEventReasons",
                                                "nvmlDeviceGetCurrentClocksThrottleReasons"};
   Function<void*, Memory*> memory{handle, "nvmlDeviceGetMemoryInfo"};
+  // Not an older one: its struct is shorter.
+  Function<void*, unsigned*, Process*> processes{handle, "nvmlDeviceGetComputeRunningProcesses_v3"};
   bool works = init();
 };
 const Library& library() {
@@ -63,6 +73,21 @@ std::optional<int64_t> NvmlDevice::used_bytes() const {
   return static_cast<int64_t>(memory.used);
 }
 
+std::optional<int64_t> NvmlDevice::own_bytes() const {
+  std::array<Process, 64> list{};
+  auto count = static_cast<unsigned>(list.size());
+  if (!device_ || !library().processes(device_, &count, list.data())) count = 0;
+  for (unsigned i = 0; i < count; ++i)
+    if (list[i].number == static_cast<unsigned>(getpid()) && list[i].bytes != kNotTold)
+      return static_cast<int64_t>(list[i].bytes);
+  // In a container the list has other numbers, or nobody. What several have taken since is not
+  // what this one has.
+  if (count > 1) return {};
+  const auto used = used_bytes();
+  if (!used || !used_before_) return {};
+  return *used - *used_before_;
+}
+
 std::optional<DeviceVitals> NvmlDevice::vitals() const {
   if (!device_) return {};
   DeviceVitals vitals;
@@ -76,7 +101,7 @@ std::optional<DeviceVitals> NvmlDevice::vitals() const {
     for (const auto& [bit, text] : kReasons)
       if (wide & bit) slowed += (slowed.empty() ? "" : ", ") + std::string(text);
   }
-  if (const auto used = used_bytes(); used && used_before_) vitals.bytes = *used - *used_before_;
+  vitals.bytes = own_bytes();
   return vitals;
 }
 

@@ -11,12 +11,13 @@ namespace millrace::cuda {
 
 class NvmlDevice {
  public:
-  // Remembers how much of the device's memory is in use, so: before this process takes any.
+  // Remembers how much of the device's memory is in use: to be made before the CUDA context is.
   explicit NvmlDevice(const std::string& uuid);
   std::optional<DeviceVitals> vitals() const;
 
  private:
-  std::optional<int64_t> used_bytes() const;
+  std::optional<int64_t> used_bytes() const;  // by everybody
+  std::optional<int64_t> own_bytes() const;
 
   void* device_ = nullptr;
   std::optional<int64_t> used_before_;

@@ -60,7 +60,7 @@ struct DeviceVitals {
   std::optional<double> watts, megahertz;  // the clock of its multiprocessors
   std::optional<double> joules;            // since its driver was loaded
   std::optional<std::string> slowed;       // why its clock is held down; empty: it is not
-  std::optional<int64_t> bytes;            // of its memory, taken since this process opened it
+  std::optional<int64_t> bytes;            // of its memory, taken by this process
 };
 
 struct BackendOptions {
@@ -78,6 +78,10 @@ class Backend : public KernelChooser {
   // Takes seconds.
   virtual Ceiling measure_ceiling(Precision) { return {}; }
   virtual std::optional<DeviceVitals> vitals() const { return {}; }
+  // What a run takes of a device's memory beside its arenas, for context and libraries: the last
+  // that was measured on this machine, and the way to tell it.
+  virtual std::optional<int64_t> overhead_bytes(Precision) const { return {}; }
+  virtual void note_overhead(Precision, int64_t /*bytes*/) {}
   // The algorithms chosen by measurement so far, and the way to choose the same ones again: another
   // algorithm sums in another order.
   virtual std::string choices() const = 0;

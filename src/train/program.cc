@@ -243,7 +243,7 @@ std::vector<const Plan*> Programs::plans() const {
 }
 
 Programs make_programs(const Model& model, const Settings& settings, const ProgramShapes& shapes,
-                       KernelChooser& chooser) {
+                       Backend& backend) {
   std::vector<Graph> steps, accumulates, evaluates;
   for (const BatchShape& shape : shapes.train) {
     steps.push_back(build_step_graph(model, settings, shape));
@@ -254,26 +254,27 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
     evaluates.push_back(build_eval_graph(model, shape));
   PassOptions options = settings.pass_options();
   // What a memory limit changes is the training graph's.
-  const DecodePlans generation = make_decode_plans(model, model.max_length(), options, chooser);
+  const DecodePlans generation = make_decode_plans(model, model.max_length(), options, backend);
+  const auto overhead = backend.overhead_bytes(options.precision);
   auto attempt = [&](const PassOptions& with) {
-    Programs p{{}, {}, {}, generation, {}, with};
+    Programs p{{}, {}, {}, generation, {}, with, overhead};
     // Timing the products of one shape takes a second; those of dozens would be a long wait.
     auto plan_all = [&](const std::vector<Graph>& graphs, std::vector<Plan>& plans) {
       for (const Graph& graph : graphs) {
-        chooser.allow_timing(plans.empty());
-        plans.push_back(make_plan(graph, with, chooser));
+        backend.allow_timing(plans.empty());
+        plans.push_back(make_plan(graph, with, backend));
       }
-      chooser.allow_timing(true);
+      backend.allow_timing(true);
     };
     plan_all(steps, p.steps);
     plan_all(accumulates, p.accumulates);
     plan_all(evaluates, p.evaluates);
-    p.refresh = make_refresh_plan(p.plans(), chooser);
+    p.refresh = make_refresh_plan(p.plans(), backend);
     return p;
   };
   const int64_t limit = settings.memory_limit, layers = std::ssize(recompute_units(steps[0]));
   Programs programs = attempt(options);
-  auto fits = [&](const Programs& p) { return limit == 0 || p.total_bytes() <= limit; };
+  auto fits = [&](const Programs& p) { return limit == 0 || p.needed_bytes() <= limit; };
   // Recomputation changes no bit of the losses, so it comes first: norms and activations again,
   // then whole layers again, as few as needed. Fewer logits at once sum the head's gradient in
   // another order, and below the kernel's own choice its weights are read too often.
@@ -306,11 +307,11 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
 }
 
 int64_t largest_batch(const Model& model, Settings settings, BatchShape like, int64_t limit,
-                      KernelChooser& chooser) {
+                      Backend& backend) {
   settings.memory_limit = limit;
   auto fits = [&](int64_t batch) {
     like.batch = batch;
-    return make_programs(model, settings, like, chooser).total_bytes() <= limit;
+    return make_programs(model, settings, like, backend).needed_bytes() <= limit;
   };
   int64_t good = 0, bad = 1;
   while (bad < (1 << 20) && fits(bad)) {

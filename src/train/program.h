@@ -56,6 +56,8 @@ struct Programs {
   DecodePlans generation;  // of sample text, with a cache of training.max_length tokens
   Plan refresh;  // makes the 16-bit copies of the parameters anew; empty when there are none
   PassOptions passes;
+  // Of a device, beside the arena: context and libraries, where they were measured.
+  std::optional<int64_t> overhead;
 
   const Plan& step() const { return steps[0]; }  // of the largest batch
   std::vector<const Plan*> plans() const;
@@ -66,17 +68,19 @@ struct Programs {
   size_t prefill_plan() const { return evaluate_plan(evaluates.size()); }
   size_t decode_plan() const { return prefill_plan() + 1; }
   size_t refresh_plan() const { return prefill_plan() + 2; }
-  int64_t total_bytes() const { return layout_session(plans()).total_bytes(); }
+  int64_t total_bytes() const { return layout_session(plans()).total_bytes(); }  // the arena
+  // What must fit: the arena, and the overhead as far as it is known.
+  int64_t needed_bytes() const { return total_bytes() + overhead.value_or(0); }
 };
 
 // The least recomputation whose memory is within settings.memory_limit. When nothing fits, the
-// leanest programs are returned: compare total_bytes() with the limit.
+// leanest programs are returned: compare needed_bytes() with the limit.
 Programs make_programs(const Model& model, const Settings& settings, const ProgramShapes& shapes,
-                       KernelChooser& chooser);
+                       Backend& backend);
 
 // Largest batch of shape `like` whose programs fit `limit`, by bisection; 0 when not even one
 // sequence does.
 int64_t largest_batch(const Model& model, Settings settings, BatchShape like, int64_t limit,
-                      KernelChooser& chooser);
+                      Backend& backend);
 
 }  // namespace millrace

@@ -219,7 +219,9 @@ void Settings::declare(Schema& s) {
 
   s.bytes("runtime.memory_limit", &memory_limit)
       .min(0)
-      .help("Memory the plan must fit in; 0: no limit.");
+      .help(
+          "Memory the plan must fit in, on a device together with context and libraries once a run "
+          "has measured them; 0: no limit.");
   s.boolean("runtime.recompute", &recompute)
       .help(
           "May run parts of the forward pass twice to fit memory_limit; recomputed values have the "

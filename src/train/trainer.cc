@@ -672,6 +672,9 @@ TrainResult train(const Model& model, const Settings& settings, const TrainingDa
   Loop loop(model, settings, data, backend, programs, run, observer);
   TrainResult result = loop.run(resume);
   if (run && settings.sample_length > 0 && !result.stopped) result.sample = loop.sample();
+  // Kernels stay on a device once they are loaded: at the end, with the arena still there, it is
+  // the most.
+  if (const auto vitals = backend.vitals()) result.device_bytes = vitals->bytes;
   return result;
 }
 

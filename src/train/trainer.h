@@ -34,8 +34,9 @@ struct TrainResult {
   bool stopped = false;         // before its end, by a signal or runtime.stop_after
   bool early_stopped = false;   // no gain for training.early_stop_patience validations
   int64_t skipped_updates = 0, rollbacks = 0;
-  std::vector<double> losses;       // one per update of this sitting
-  std::optional<Error> save_error;  // the last checkpoint is not on disk
+  std::optional<int64_t> device_bytes;  // of a device's memory, at the end, where it tells
+  std::vector<double> losses;           // one per update of this sitting
+  std::optional<Error> save_error;      // the last checkpoint is not on disk
   std::string sample;
   Ledger ledger;
 };

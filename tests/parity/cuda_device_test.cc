@@ -18,6 +18,14 @@ TEST(CudaDevice, IsUsed) {
   EXPECT_GT(device.backend->memory_bytes(), 0);
   for (const Precision p : {Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16})
     EXPECT_TRUE(device.backend->computes(p)) << precision_name(p);
+  // Of its memory, where the driver tells, the context is counted and an arena too.
+  const auto before = device.backend->vitals();
+  if (!before || !before->bytes) return;
+  EXPECT_GT(*before->bytes, 32 << 20);
+  const auto arena = device.backend->allocate(64 << 20);
+  const auto after = device.backend->vitals();
+  ASSERT_TRUE(after && after->bytes);
+  EXPECT_GE(*after->bytes - *before->bytes, arena->bytes());
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+#include "cuda/choices.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace::cuda {
+namespace {
+
+class ChoicesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "millrace-choices-XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    file_ = folder_ / "cuda" / "choices.txt";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  fs::path folder_, file_;
+};
+
+TEST_F(ChoicesTest, NumbersStayAndAreNoChoices) {
+  {
+    Choices choices(file_);
+    EXPECT_EQ(choices.number("overhead in bf16"), std::nullopt);
+    choices.note_number("overhead in bf16", 500'000'000);
+    EXPECT_EQ(choices.find("product", [] { return "algorithm 7"; }), "algorithm 7");
+    EXPECT_EQ(choices.number("overhead in bf16"), 500'000'000);
+    EXPECT_EQ(choices.used(), "product : algorithm 7\n");
+  }
+  Choices again(file_);
+  EXPECT_EQ(again.number("overhead in bf16"), 500'000'000);
+  EXPECT_EQ(again.number("overhead in fp32"), std::nullopt);
+  EXPECT_EQ(again.number("product"), std::nullopt) << "a choice is no number";
+  EXPECT_EQ(again.used(), "");
+}
+
+TEST_F(ChoicesTest, OnlyANumberThatDiffersIsWritten) {
+  Choices choices(file_);
+  choices.note_number("overhead", 1000);
+  fs::remove(file_);
+  choices.note_number("overhead", 1010);
+  choices.note_number("overhead", 990);
+  EXPECT_EQ(choices.number("overhead"), 1000);
+  EXPECT_FALSE(fs::exists(file_));
+  choices.note_number("overhead", 1011);
+  EXPECT_EQ(Choices(file_).number("overhead"), 1011);
+  choices.note_number("overhead", 500);
+  EXPECT_EQ(Choices(file_).number("overhead"), 500);
+}
+
+TEST_F(ChoicesTest, WhatIsNoNumberIsNotKnown) {
+  create_folders(file_.parent_path());
+  write_file(file_, "a : 12x\nb : -3\nc : \nd : 99999999999999999999\ne : 12\n");
+  Choices choices(file_);
+  for (const char* key : {"a", "b", "c", "d"}) EXPECT_EQ(choices.number(key), std::nullopt) << key;
+  EXPECT_EQ(choices.number("e"), 12);
+  choices.note_number("a", 5);
+  EXPECT_EQ(Choices(file_).number("a"), 5);
+}
+
+}  // namespace
+}  // namespace millrace::cuda
