@@ -151,6 +151,21 @@ std::vector<OpCase> cases() {
       {{normal_input({70, 60}), normal_input({400, 60}), normal_input({70, 400}), normal_input({})},
        {{"tb", 1}, {"expr", "t0=gelu_grad(a1);t1=mul(a0,t0);t2=mul(t1,a2)->t2"}},
        false});
+  // A feed-forward layer in training, in evaluation, and its gradient: whole tiles and rests.
+  for (const auto& [m, n, k] :
+       {std::array<int64_t, 3>{64, 256, 64}, {300, 264, 72}, {129, 1032, 200}})
+    for (const bool tb : {false, true}) {
+      const CaseInput a = normal_input({m, k}), b = normal_input(tb ? Shape{n, k} : Shape{k, n});
+      list.push_back({{a, b, normal_input({n})},
+                      {{"tb", tb}, {"expr", "t0=add(a0,a1);t1=gelu_tanh(t0)->t1,t0"}},
+                      false});
+      list.push_back({{a, b, normal_input({n})},
+                      {{"tb", tb}, {"expr", "t0=add(a0,a1);t1=gelu_tanh(t0)->t1"}},
+                      false});
+      list.push_back({{a, b, normal_input({m, n})},
+                      {{"tb", tb}, {"expr", "t0=gelu_tanh_grad(a1);t1=mul(a0,t0)->t1"}},
+                      false});
+    }
   return list;
 }
 

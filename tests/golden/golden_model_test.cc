@@ -1,6 +1,6 @@
 // GPT-2 and Llama against transformers (README.md, "Models"): logits, every gradient, ten training
-// steps, whole and in micro-batches, on the CPU kernels of each instruction set here and on the
-// reference loops; then the ten steps in float64.
+// steps, whole and in micro-batches, on the CPU kernels of each instruction set here, on a CUDA
+// device where there is one (in fp32) and on the reference loops; then the ten steps in float64.
 //
 // Tolerances. The files hold float32 results; how far float32 is from float64 stands in their
 // metadata for each kind of tensor (the README's table: 4e-7 to 1.3e-6 of the largest value for the
@@ -20,6 +20,7 @@
 #include "graph/autodiff.h"
 #include "model/model.h"
 #include "tests/golden/golden_file.h"
+#include "tests/parity/cuda_device.h"
 #include "train/program.h"
 #include "train/settings.h"
 #include "train/weights.h"
@@ -144,12 +145,13 @@ void expect_final_weights(const Golden& golden, const Session& session) {
   EXPECT_EQ(compared, 3u);
 }
 
-enum class Kernels { reference, avx2, avx512 };
+enum class Kernels { reference, avx2, avx512, cuda };
 
 std::vector<Kernels> kernels_here() {
   std::vector<Kernels> list{Kernels::reference};
   if (cpu::supports(cpu::Isa::avx2)) list.push_back(Kernels::avx2);
   if (cpu::supports(cpu::Isa::avx512)) list.push_back(Kernels::avx512);
+  if (test_device().backend) list.push_back(Kernels::cuda);  // CudaDevice.IsUsed says if not
   return list;
 }
 
@@ -158,8 +160,12 @@ class GoldenModel : public testing::TestWithParam<std::tuple<Family, Kernels>> {
   void SetUp() override {
     cpu::gemm_set_measuring(false);  // the same tiles on every machine
     cpu::set_threads(1);             // the bits do not depend on it, and these matrices are tiny
-    backend = cpu::make_backend(kernels == Kernels::avx512 ? cpu::Isa::avx512 : cpu::Isa::avx2,
+    backend =
+        kernels == Kernels::cuda
+            ? open_cuda(0, {})
+            : cpu::make_backend(kernels == Kernels::avx512 ? cpu::Isa::avx512 : cpu::Isa::avx2,
                                 kernels == Kernels::reference);
+    if (kernels == Kernels::cuda) backend->allow_timing(false);
   }
   void TearDown() override {
     cpu::gemm_set_measuring(true);
@@ -174,7 +180,7 @@ class GoldenModel : public testing::TestWithParam<std::tuple<Family, Kernels>> {
 };
 
 std::string case_name(const testing::TestParamInfo<std::tuple<Family, Kernels>>& tested) {
-  const char* kernels[] = {"reference", "avx2", "avx512"};
+  const char* kernels[] = {"reference", "avx2", "avx512", "cuda"};
   return fmt::format("{}_{}", std::get<0>(tested.param).file,
                      kernels[static_cast<size_t>(std::get<1>(tested.param))]);
 }

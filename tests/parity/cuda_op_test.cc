@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <sstream>
 
 #include "core/half.h"
 #include "exec/session.h"
@@ -173,6 +174,18 @@ INSTANTIATE_TEST_SUITE_P(Card, CudaOp, testing::ValuesIn(cuda_cases()), [](const
                      precision_name(test.param.precision));
 });
 
+// Products with GELU have a kernel of our own on some devices, and timing decides who makes them:
+// from now on it does where nobody was chosen. False when there are no such products.
+bool choose_own_products(Backend& backend) {
+  std::istringstream lines(backend.choices());
+  std::string own;
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("lt ") && line.find(" gelu") != std::string::npos && line.ends_with(" : "))
+      own += line + "own\n";
+  backend.pin_choices(own);
+  return !own.empty();
+}
+
 TEST_P(CudaOp, MatchesTheReference) {
   Backend& backend = *test_device().backend;
   backend.allow_timing(false);
@@ -180,32 +193,34 @@ TEST_P(CudaOp, MatchesTheReference) {
   int64_t K = 1;
   for (const TensorType& t : types_)
     if (t.shape.rank() > 0) K = std::max({K, t.shape.rows(), t.shape.last()});
-  const auto first = run(backend, false);
-  for (size_t o = 0; o < truth.size(); ++o) {
-    double scale = 0, lost = 0;
-    for (size_t i = 0; i < truth[o].size(); ++i) {
-      if (!std::isfinite(truth[o][i])) continue;
-      scale = std::max(scale, std::fabs(truth[o][i]));
-      lost = std::max(lost, std::fabs(truth[o][i] - plain[o][i]));
-    }
-    double tolerance = std::max(8 * std::numeric_limits<float>::epsilon() *
-                                    std::sqrt(static_cast<double>(K)) * std::max(scale, 1e-30),
-                                4 * lost);
-    if (GetParam().precision != Precision::fp32)
-      tolerance += 32 * unit_of(GetParam().precision) * scale;
-    ASSERT_EQ(first[o].size(), truth[o].size());
-    for (size_t i = 0; i < truth[o].size(); ++i) {
-      if (std::isinf(truth[o][i])) {
-        ASSERT_EQ(static_cast<double>(first[o][i]), truth[o][i]);
-        continue;
+  do {
+    const auto first = run(backend, false);
+    for (size_t o = 0; o < truth.size(); ++o) {
+      double scale = 0, lost = 0;
+      for (size_t i = 0; i < truth[o].size(); ++i) {
+        if (!std::isfinite(truth[o][i])) continue;
+        scale = std::max(scale, std::fabs(truth[o][i]));
+        lost = std::max(lost, std::fabs(truth[o][i] - plain[o][i]));
       }
-      ASSERT_TRUE(std::fabs(static_cast<double>(first[o][i]) - truth[o][i]) <= tolerance)
-          << "output " << o << " element " << i << " of " << truth[o].size() << ": " << first[o][i]
-          << " against " << truth[o][i] << ", tolerance " << tolerance;
+      double tolerance = std::max(8 * std::numeric_limits<float>::epsilon() *
+                                      std::sqrt(static_cast<double>(K)) * std::max(scale, 1e-30),
+                                  4 * lost);
+      if (GetParam().precision != Precision::fp32)
+        tolerance += 32 * unit_of(GetParam().precision) * scale;
+      ASSERT_EQ(first[o].size(), truth[o].size());
+      for (size_t i = 0; i < truth[o].size(); ++i) {
+        if (std::isinf(truth[o][i])) {
+          ASSERT_EQ(static_cast<double>(first[o][i]), truth[o][i]);
+          continue;
+        }
+        ASSERT_TRUE(std::fabs(static_cast<double>(first[o][i]) - truth[o][i]) <= tolerance)
+            << "output " << o << " element " << i << " of " << truth[o].size() << ": "
+            << first[o][i] << " against " << truth[o][i] << ", tolerance " << tolerance;
+      }
     }
-  }
-  EXPECT_EQ(first, run(backend, false)) << "not the same bits twice";
-  EXPECT_EQ(first, run(backend, true)) << "other bits in place";
+    EXPECT_EQ(first, run(backend, false)) << "not the same bits twice";
+    EXPECT_EQ(first, run(backend, true)) << "other bits in place";
+  } while (choose_own_products(backend));
 }
 
 }  // namespace
