@@ -27,9 +27,9 @@ def millrace(folder, text, device, seed, steps, *changes):
              "training.schedule=constant", "training.warmup=0 steps", "training.beta2=0.95", "training.log_interval=1",
              "training.eval_every=1000000 steps", "training.max_eval_batches=1", "runtime.log_format=json", "sample.length=0",
              f"runs_folder={folder}", *(f"model.{k}={v}" for k, v in MODEL.items()), *changes]
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    done = subprocess.run([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        sys.exit(f"millrace: {done.stderr.strip()}")
+        sys.exit(f"millrace: {done.stdout.strip()}")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return [line["loss"] for line in lines if line.get("type") == "train"]
 

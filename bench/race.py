@@ -253,7 +253,7 @@ class Row:
         self.flops, self.bytes = (0, 0) if generating else (cost["flops_per_update"], cost["bytes_per_update"])
         if generating:
             return OneTextEach([str(MILLRACE), "generate", str(weights.parent), "--prompt-ids", ",".join(map(str, prompt)),
-                                "--ids", "--max-tokens", str(self.w["tokens"]), "--temperature", "0"])
+                                "--ids", "--max-tokens", str(self.w["tokens"]), "--temperature", "0", "--device", self.device])
         return Racer("millrace", self.command("run_name=race", "training.max_steps=100000000"), read_windows if self.device == "cuda" else read_millrace,
                      self.folder)
 

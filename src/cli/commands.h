@@ -49,6 +49,7 @@ struct GenerateArguments {
   std::string folder;  // a checkpoint, a Hugging Face folder, or a run folder
   std::string prompt, prompt_ids;
   bool ids = false;  // tokens as numbers instead of text
+  std::string device = "auto", precision = "auto";
   GenerateOptions options;
 };
 int generate_command(const GenerateArguments& arguments);

@@ -23,46 +23,37 @@ std::optional<int> cuda_index(std::string_view device) {
   return index;
 }
 
-std::unique_ptr<Backend> open_cpu(const Settings& s) {
-  cpu::set_threads(static_cast<int>(s.threads));
-  return cpu::make_backend(cpu::best_isa());
-}
-
 }  // namespace
 
-void check_device(const LoadedRun& run) {
-  const std::string& device = run.settings.device;
+void check_device(const std::string& device, const std::string& where) {
   if (device == "auto" || device == "cpu" || cuda_index(device)) return;
   throw Error({.code = ErrorCode::config,
                .what = "no device of this name",
-               .where = run.schema.where("device"),
+               .where = where,
                .expected = "auto, cpu, cuda, or cuda:N",
                .got = device,
                .remedy = "device=auto"});
 }
 
+std::unique_ptr<Backend> open_device(const std::string& device, const BackendOptions& options,
+                                     const std::function<void(const std::string&)>& note) {
+  const auto cpu = [] { return cpu::make_backend(cpu::best_isa()); };
+  if (device == "cpu" || (device == "auto" && !has_cuda_library())) return cpu();
+  if (device != "auto") return open_cuda(*cuda_index(device), options);
+  try {
+    return open_cuda(0, options);
+  } catch (const Error& error) {
+    note(fmt::format("the CPU computes: {}", error.fields().what));
+    return cpu();
+  }
+}
+
 std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const std::function<void(const std::string&)>& note) {
   Settings& s = run.settings;
-  const BackendOptions options{.capture = s.use_compile};
-  std::unique_ptr<Backend> backend;
-  if (s.device == "cpu") {
-    backend = open_cpu(s);
-  } else if (s.device == "auto") {
-    if (!has_cuda_library()) {
-      backend = open_cpu(s);
-    } else {
-      try {
-        backend = open_cuda(0, options);
-      } catch (const Error& error) {
-        note(fmt::format("the CPU computes: {}", error.fields().what));
-        backend = open_cpu(s);
-      }
-    }
-    run.schema.note("device", "auto: " + backend->name());
-  } else {
-    backend = open_cuda(*cuda_index(s.device), options);
-  }
+  cpu::set_threads(static_cast<int>(s.threads));
+  auto backend = open_device(s.device, {.capture = s.use_compile}, note);
+  if (s.device == "auto") run.schema.note("device", "auto: " + backend->name());
   if (s.precision == "auto") {
     s.precision = precision_name(backend->usual_precision());
     run.schema.note("training.precision", "auto: what " + backend->name() + " is fast in");

@@ -1,4 +1,5 @@
-// What a run computes on: the `device` and `training.precision` of its config, resolved.
+// What a run computes on: the `device` and `training.precision` of its config, resolved; the same
+// for commands that have no config.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,10 +10,12 @@
 
 namespace millrace {
 
-// Error when `device` is not auto, cpu, cuda or cuda:N.
-void check_device(const LoadedRun& run);
-// Opens the device and settles what was `auto`. With auto, a GPU that cannot be used is told to
-// `note`, and the CPU is taken.
+// Error when `device` is not auto, cpu, cuda or cuda:N; `where` is where it was said.
+void check_device(const std::string& device, const std::string& where);
+// With auto, a GPU that cannot be used is told to `note`, and the CPU is taken.
+std::unique_ptr<Backend> open_device(const std::string& device, const BackendOptions& options,
+                                     const std::function<void(const std::string&)>& note);
+// That of a run. Settles what was `auto`.
 std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const std::function<void(const std::string&)>& note);
 

@@ -5,11 +5,10 @@
 #include <cstdio>
 
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "cli/model_folder.h"
 #include "core/text.h"
 #include "core/utf8_stream.h"
-#include "cpu/cpu_backend.h"
-#include "cpu/machine.h"
 #include "io/quote.h"
 #include "train/program.h"
 #include "train/weights.h"
@@ -62,6 +61,7 @@ int generate_command(const GenerateArguments& arguments) {
                 arguments.prompt.empty() ? "neither, or an empty one" : "both",
                 "--prompt \"the \"");
   const GenerateOptions& options = arguments.options;
+  check_device(arguments.device, "--device");
   const fs::path folder = find_model_folder(Settings().runs_folder, arguments.folder);
   const auto model = load_model_config(folder);
   check_weights(folder, *model);
@@ -83,13 +83,24 @@ int generate_command(const GenerateArguments& arguments) {
                    .got = std::to_string(id),
                    .remedy = "the tokenizer that the model was trained with"});
 
-  const auto backend = cpu::make_backend(cpu::best_isa());
+  const auto backend = open_device(arguments.device, {}, [](const std::string& text) {
+    std::fprintf(stderr, "%s\n", text.c_str());
+  });
+  Settings settings;
+  settings.precision = arguments.precision == "auto" ? precision_name(backend->usual_precision())
+                                                     : arguments.precision;
+  if (!backend->computes(settings.pass_precision()))
+    throw usage(fmt::format("{} does not compute in {}", backend->name(), settings.precision),
+                "fp32 or auto on the CPU", settings.precision, "--precision auto");
   // No more cache than the text can fill.
   const int64_t capacity =
       std::min(model->max_length(), std::ssize(prompt) + std::max<int64_t>(1, options.max_tokens));
-  const DecodePlans plans = make_decode_plans(*model, capacity, {}, *backend);
-  Session session(*backend, {&plans.prefill, &plans.decode});
+  const DecodePlans plans = make_decode_plans(*model, capacity, settings.pass_options(), *backend);
+  const Plan* const both[] = {&plans.prefill, &plans.decode};
+  const Plan refresh = make_refresh_plan(both, *backend);
+  Session session(*backend, {&plans.prefill, &plans.decode, &refresh});
   load_model(folder, session, *model);
+  session.run(2);
 
   Utf8Stream utf8;
   int64_t drawn = 0;

@@ -147,7 +147,7 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   for (const std::string& o : request.overrides) run->schema.override_with(o);
   run->schema.finish();
   check_passes(*run);
-  check_device(*run);
+  check_device(run->settings.device, run->schema.where("device"));
   check_durations(*run);
   check_metric(*run);
   return run;

@@ -149,6 +149,15 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   generate_app->add_option("--seed", generate.options.seed, "everything random follows from it")
       ->capture_default_str();
+  generate_app
+      ->add_option("--device", generate.device,
+                   "auto (a GPU where there is one), cpu, cuda, cuda:N")
+      ->capture_default_str();
+  generate_app
+      ->add_option("--precision", generate.precision,
+                   "auto (what the device is fast in), fp32, tf32, bf16 or fp16")
+      ->check(CLI::IsMember({"auto", "fp32", "tf32", "bf16", "fp16"}))
+      ->capture_default_str();
   std::string page = "config";
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");

@@ -354,6 +354,8 @@ for ids in 1,x 1,,2 1, , -1 99999999999 100000 1.5 '1 2'; do
   refused "--prompt-ids=$ids" 2 '--prompt-ids' 'expected: numbers from 0 to' 'got:' 'remedy:' -- generate "$checkpoint" "--prompt-ids=$ids" --ids
 done
 refused "--temperature below 0" 2 '--temperature' -- generate "$checkpoint" --prompt a --temperature=-1
+refused "--device of no kind" 2 '--device' 'expected: auto, cpu, cuda, or cuda:N' 'got:      tpu' 'remedy:' -- generate "$checkpoint" --prompt a --device tpu
+refused "--precision of a GPU on the CPU" 2 'does not compute in bf16' 'expected:' 'remedy:' -- generate "$checkpoint" --prompt a --device cpu --precision bf16
 refused "--top-p 0" 2 '--top-p' -- generate "$checkpoint" --prompt a --top-p 0
 refused "--top-k below 0" 2 '--top-k' -- generate "$checkpoint" --prompt a --top-k=-1
 cp -r "$checkpoint" broken
