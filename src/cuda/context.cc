@@ -256,6 +256,12 @@ Context::~Context() {
   cudaStreamDestroy(side_stream_);
 }
 
+std::string Context::failed_at() const {
+  const cudaError_t status = cudaStreamQuery(stream_);
+  if (status == cudaSuccess || status == cudaErrorNotReady) return "";
+  return progress_.where();
+}
+
 cublasLtHandle_t Context::lt() {
   if (!lt_) MR_CUDA(cublasLtCreate(&lt_));
   return lt_;

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "cuda/choices.h"
 #include "cuda/nvml.h"
+#include "cuda/progress.h"
 
 namespace millrace::cuda {
 
@@ -71,6 +72,10 @@ class Context {
   // Algorithms chosen by timing, by what they were chosen for.
   Choices& choices() { return choices_; }
 
+  Progress& progress() { return progress_; }
+  // What the device was at when it failed; "" while it has not.
+  std::string failed_at() const;
+
   // Median seconds of `run` on the stream, after warming up.
   template <typename Run>
   double time(Run run, int repeats = 5);
@@ -83,6 +88,7 @@ class Context {
   cudnnHandle_t cudnn_ = nullptr;
   std::map<std::string, std::pair<cudaLibrary_t, cudaKernel_t>> compiled_;
   Choices choices_;
+  Progress progress_;
 };
 
 template <typename Run>

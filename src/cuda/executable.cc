@@ -114,6 +114,8 @@ class CudaExecutable : public Executable {
     for (size_t i = 0; i <= steps_.size(); ++i) after_.emplace_back();
   }
 
+  ~CudaExecutable() override { context_.progress().forget(); }
+
   void run(Ledger* ledger, const std::function<void()>& before_update) override {
     const cudaStream_t stream = context_.stream();
     const bool split = before_update && update_ < steps_.size();
@@ -135,6 +137,8 @@ class CudaExecutable : public Executable {
       run = &pending_.back();
       MR_CUDA(cudaEventRecord(run->ends->start.get(), stream));
     }
+    context_.progress().begin([this, plain](uint32_t done) { return name_after(done, plain); },
+                              stream);
     if (plain) {
       launch(0, update_, profiled);
       if (split) before_update();
@@ -194,13 +198,21 @@ class CudaExecutable : public Executable {
     s.kernel->run(call(s, stream));
     const cudaError_t status = cudaGetLastError();
     if (status == cudaSuccess) return;
-    const Node& n = plan_.graph[s.node.id];
     throw Error(
         {.what = fmt::format("a CUDA kernel could not be launched: {}", cudaGetErrorString(status)),
-         .where =
-             fmt::format("{}: {} by {}, {}", plan_.graph.scopes[static_cast<size_t>(n.scope)].path,
-                         n.op->name, s.kernel->name, op_site_text(call(s).site)),
+         .where = name_of(s),
          .remedy = "device: cpu runs the same plan; this is worth a report"});
+  }
+
+  std::string name_of(const Step& s) const {
+    const Node& n = plan_.graph[s.node.id];
+    return fmt::format("{}: {} by {}, {}", plan_.graph.scopes[static_cast<size_t>(n.scope)].path,
+                       n.op->name, s.kernel->name, op_site_text(s.node.site(plan_)));
+  }
+  // What was under way when so many steps were over.
+  std::string name_after(uint32_t done, bool plain) const {
+    if (!plain) return "in a step that runs as one graph: training.use_compile=false names the op";
+    return done < steps_.size() ? name_of(steps_[done]) : "after the step";
   }
 
   // The oldest run, which is over.
@@ -224,6 +236,7 @@ class CudaExecutable : public Executable {
     if (profiled && begin == 0) mark(0);
     for (size_t i = begin; i < end; ++i) {
       run_step(steps_[i]);
+      if (!capturing_) context_.progress().mark(static_cast<uint32_t>(i) + 1, context_.stream());
       if (profiled) mark(i + 1);
     }
   }

@@ -82,6 +82,8 @@ class Backend : public KernelChooser {
   // that was measured on this machine, and the way to tell it.
   virtual std::optional<int64_t> overhead_bytes(Precision) const { return {}; }
   virtual void note_overhead(Precision, int64_t /*bytes*/) {}
+  // What a device was at when it failed, as well as it can be known; "" while it has not.
+  virtual std::string failed_at() const { return {}; }
   // The algorithms chosen by measurement so far, and the way to choose the same ones again: another
   // algorithm sums in another order.
   virtual std::string choices() const = 0;

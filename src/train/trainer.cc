@@ -79,6 +79,8 @@ class Loop {
     return std::move(result_);
   }
 
+  int64_t updates() const { return state_.step; }
+
   std::string sample() {
     const Tokenizer& tokenizer = data_.set.tokenizer();
     const std::vector<int32_t> prompt = data_.sample_prompt(s_);
@@ -670,7 +672,17 @@ TrainResult train(const Model& model, const Settings& settings, const TrainingDa
                   Backend& backend, const Programs& programs, RunFolder* run,
                   TrainObserver& observer, const FoundCheckpoint* resume) {
   Loop loop(model, settings, data, backend, programs, run, observer);
-  TrainResult result = loop.run(resume);
+  TrainResult result;
+  try {
+    result = loop.run(resume);
+  } catch (const Error& error) {
+    const std::string place = backend.failed_at();
+    if (place.empty()) throw;
+    ErrorFields fields = error.fields();
+    fields.where = fmt::format("near update {}, {}", loop.updates(), place);
+    fields.remedy = "the checkpoints are as they were: --resume goes on, where the device can";
+    throw Error(fields);
+  }
   if (run && settings.sample_length > 0 && !result.stopped) result.sample = loop.sample();
   // Kernels stay on a device once they are loaded: at the end, with the arena still there, it is
   // the most.
