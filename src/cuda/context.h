@@ -15,7 +15,6 @@
 #include "core/error.h"
 #include "cuda/choices.h"
 #include "cuda/nvml.h"
-#include "cuda/progress.h"
 
 namespace millrace::cuda {
 
@@ -72,9 +71,7 @@ class Context {
   // Algorithms chosen by timing, by what they were chosen for.
   Choices& choices() { return choices_; }
 
-  Progress& progress() { return progress_; }
-  // What the device was at when it failed; "" while it has not.
-  std::string failed_at() const;
+  bool failed() const;  // nothing can be done on the device any more
 
   // Median seconds of `run` on the stream, after warming up.
   template <typename Run>
@@ -88,7 +85,6 @@ class Context {
   cudnnHandle_t cudnn_ = nullptr;
   std::map<std::string, std::pair<cudaLibrary_t, cudaKernel_t>> compiled_;
   Choices choices_;
-  Progress progress_;
 };
 
 template <typename Run>

@@ -148,7 +148,7 @@ class CudaBackend : public Backend {
   void note_overhead(Precision precision, int64_t bytes) override {
     context_.choices().note_number(overhead_key(precision), bytes);
   }
-  std::string failed_at() const override { return context_.failed_at(); }
+  bool failed() const override { return context_.failed(); }
   std::string choices() const override { return context_.choices().used(); }
   void pin_choices(const std::string& choices) override { context_.choices().pin(choices); }
   void allow_timing(bool allowed) override { context_.choices().allow_timing(allowed); }

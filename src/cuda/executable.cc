@@ -100,7 +100,7 @@ class CudaExecutable : public Executable {
  public:
   CudaExecutable(const Plan& plan, std::span<std::byte* const> place, Context& context,
                  bool capture)
-      : plan_(plan), context_(context), capture_(capture) {
+      : plan_(plan), context_(context), capture_(capture), waits_(!capture) {
     std::vector<BoundNode> nodes = bind_nodes(plan, place);
     update_ = first_of_update(plan, nodes);
     for (BoundNode& node : nodes) {
@@ -113,8 +113,6 @@ class CudaExecutable : public Executable {
     }
     for (size_t i = 0; i <= steps_.size(); ++i) after_.emplace_back();
   }
-
-  ~CudaExecutable() override { context_.progress().forget(); }
 
   void run(Ledger* ledger, const std::function<void()>& before_update) override {
     const cudaStream_t stream = context_.stream();
@@ -137,8 +135,6 @@ class CudaExecutable : public Executable {
       run = &pending_.back();
       MR_CUDA(cudaEventRecord(run->ends->start.get(), stream));
     }
-    context_.progress().begin([this, plain](uint32_t done) { return name_after(done, plain); },
-                              stream);
     if (plain) {
       launch(0, update_, profiled);
       if (split) before_update();
@@ -209,10 +205,13 @@ class CudaExecutable : public Executable {
     return fmt::format("{}: {} by {}, {}", plan_.graph.scopes[static_cast<size_t>(n.scope)].path,
                        n.op->name, s.kernel->name, op_site_text(s.node.site(plan_)));
   }
-  // What was under way when so many steps were over.
-  std::string name_after(uint32_t done, bool plain) const {
-    if (!plain) return "in a step that runs as one graph: training.use_compile=false names the op";
-    return done < steps_.size() ? name_of(steps_[done]) : "after the step";
+  void wait_for(const Step& s) const {
+    const cudaError_t status = cudaStreamSynchronize(context_.stream());
+    if (status == cudaSuccess) return;
+    throw Error({.what = fmt::format("the device failed: {} ({})", cudaGetErrorString(status),
+                                     cudaGetErrorName(status)),
+                 .where = name_of(s),
+                 .remedy = "device: cpu runs the same plan; this is worth a report"});
   }
 
   // The oldest run, which is over.
@@ -236,7 +235,7 @@ class CudaExecutable : public Executable {
     if (profiled && begin == 0) mark(0);
     for (size_t i = begin; i < end; ++i) {
       run_step(steps_[i]);
-      if (!capturing_) context_.progress().mark(static_cast<uint32_t>(i) + 1, context_.stream());
+      if (waits_ && !capturing_) wait_for(steps_[i]);
       if (profiled) mark(i + 1);
     }
   }
@@ -314,6 +313,7 @@ class CudaExecutable : public Executable {
   const Plan& plan_;
   Context& context_;
   bool capture_, capturing_ = false;
+  const bool waits_;  // for every node that is launched alone
   std::vector<Step> steps_;
   size_t update_ = 0;  // the first step of the optimizer
   Captured whole_, profiled_, first_, second_;

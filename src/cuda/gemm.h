@@ -1,7 +1,7 @@
-// Matrix products by cuBLASLt, or a kernel of our own where that is faster, row-major: D = activation(alpha op(A) op(B) + C + bias). Which of
-// its algorithms is best for a shape is measured once and remembered (cuda/choices.h). Sums have a
-// fixed order: algorithms that add up shares of k do so in single precision and in a step of its
-// own.
+// Matrix products by cuBLASLt, or a kernel of our own where that is faster, row-major: D =
+// activation(alpha op(A) op(B) + C + bias). Which of its algorithms is best for a shape is measured
+// once and remembered (cuda/choices.h). Sums have a fixed order: algorithms that add up shares of k
+// do so in single precision and in a step of its own.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>

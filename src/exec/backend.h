@@ -64,7 +64,9 @@ struct DeviceVitals {
 };
 
 struct BackendOptions {
-  bool capture = true;  // a step is captured once and replayed, where the device can
+  // A step is captured once and replayed, where the device can. Otherwise it is launched node by
+  // node, each waited for: a fault has a name.
+  bool capture = true;
 };
 
 class Backend : public KernelChooser {
@@ -82,8 +84,7 @@ class Backend : public KernelChooser {
   // that was measured on this machine, and the way to tell it.
   virtual std::optional<int64_t> overhead_bytes(Precision) const { return {}; }
   virtual void note_overhead(Precision, int64_t /*bytes*/) {}
-  // What a device was at when it failed, as well as it can be known; "" while it has not.
-  virtual std::string failed_at() const { return {}; }
+  virtual bool failed() const { return false; }  // nothing can be done on it any more
   // The algorithms chosen by measurement so far, and the way to choose the same ones again: another
   // algorithm sums in another order.
   virtual std::string choices() const = 0;

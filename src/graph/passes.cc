@@ -98,7 +98,7 @@ bool take_addend(const Graph& from, NodeId id, size_t side,
   const Value x = node.in[side], y = node.in[1 - side], old_x = from[id].in[side];
   const Node& source = r.to[x.node];
   const bool norm = is_op(source, "layer_norm_grad") || is_op(source, "rms_norm_grad");
-  if (norm ? source.attrs.integer("residual", 0) != 0
+  if (norm ? source.attrs.integer("residual", 0) != 0 || source.attrs.integer("sums", 0) != 0
            : !is_op(source, "embedding_grad") || source.in.size() != 2)
     return false;
   if (x.out != 0 || r.to.type(x) != node.out[0] || r.to.type(y) != node.out[0] ||
@@ -174,6 +174,17 @@ Graph simplify(const Graph& graph) {
             replaced = n.in[side].node;
             break;
           }
+    }
+    // The sums of the columns of a norm's gradient are made where it is made.
+    if (is_op(node, "reduce_sum")) {
+      Node& source = r.to[node.in[0].node];
+      if (is_op(source, "layer_norm_grad") && node.in[0].out == 0 &&
+          source.attrs.integer("sums", 0) == 0 && node.out[0] == source.out[1]) {
+        source.attrs.set({"sums", 1});
+        source.out.push_back(node.out[0]);
+        r.map({id, 0}, {node.in[0].node, static_cast<int32_t>(source.out.size()) - 1});
+        continue;
+      }
     }
     std::string key(node.op->name);
     for (Value v : node.in) key += fmt::format(" {}.{}", v.node, v.out);

@@ -32,7 +32,7 @@ struct PassOptions {
 std::vector<std::string_view> pass_names();  // and "beside" (Plan::beside)
 
 // Merges equal nodes, folds constants into expressions, drops identities, lets gradients of
-// embeddings and norms do the additions behind them.
+// embeddings and norms do the additions and sums behind them.
 Graph simplify(const Graph& graph);
 // Types and casts of a precision. Parameters are read through 16-bit copies, leaves named by
 // shadow_name, which the optimizer keeps current in the pass that updates the parameter.

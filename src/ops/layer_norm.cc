@@ -11,6 +11,7 @@ namespace {
 
 bool has_bias(const Attrs& attrs) { return attrs.integer("bias", 0) != 0; }
 bool has_residual(const Attrs& attrs) { return attrs.integer("residual", 0) != 0; }
+bool has_sums(const Attrs& attrs) { return attrs.integer("sums", 0) != 0; }
 
 // x [..,D], weight [D], [bias [D]] -> y [..,D], mean [..], rstd [..]
 std::string infer(const Attrs& attrs, std::span<const TensorType> in,
@@ -82,7 +83,7 @@ std::vector<OpCase> benchmarks() {
 
 std::vector<InPlace> in_place(const OpSite&) { return {{0, 0}}; }
 
-// x [..,D], weight [D], mean [..], rstd [..], dy [..,D], [r [..,D]] -> dx, dweight, [dbias]
+// x [..,D], weight [D], mean [..], rstd [..], dy [..,D], [r [..,D]] -> dx, dweight, [dbias], [sums]
 std::string grad_infer(const Attrs& attrs, std::span<const TensorType> in,
                        std::vector<TensorType>& out) {
   const bool residual = has_residual(attrs);
@@ -93,6 +94,7 @@ std::string grad_infer(const Attrs& attrs, std::span<const TensorType> in,
   const TensorType parameter{{D}, DType::f32}, statistic{without_last(in[0].shape), DType::f32};
   out = {in[0], parameter};
   if (has_bias(attrs)) out.push_back(parameter);
+  if (has_sums(attrs)) out.push_back(parameter);
   return first_fault({expect_type("weight", in[1], parameter),
                       expect_type("mean", in[2], statistic), expect_type("rstd", in[3], statistic),
                       expect_type("dy", in[4], in[0]),
@@ -105,9 +107,11 @@ void grad_reference(const RefCall<T>& c) {
   const int64_t D = c.in_shape(0).last(), rows = c.in_shape(2).numel();
   const T *weight = c.in(1), *residual = has_residual(c.attrs()) ? c.in(5) : nullptr;
   T *dweight = c.out(1), *dbias = has_bias(c.attrs()) ? c.out(2) : nullptr;
+  T* sums = has_sums(c.attrs()) ? c.out(dbias ? 3 : 2) : nullptr;
   for (int64_t j = 0; j < D; ++j) {
     dweight[j] = 0;
     if (dbias) dbias[j] = 0;
+    if (sums) sums[j] = 0;
   }
   for (int64_t i = 0; i < rows; ++i) {
     const T *x = c.in(0) + i * D, *dy = c.in(4) + i * D;
@@ -124,8 +128,10 @@ void grad_reference(const RefCall<T>& c) {
     dot /= static_cast<T>(D);
     for (int64_t j = 0; j < D; ++j) {
       const T xhat = (x[j] - mean) * rstd;
-      c.out(0)[i * D + j] =
+      const T dx =
           rstd * (dy[j] * weight[j] - sum - xhat * dot) + (residual ? residual[i * D + j] : T(0));
+      c.out(0)[i * D + j] = dx;
+      if (sums) sums[j] += dx;
     }
   }
 }
@@ -134,19 +140,25 @@ Cost grad_cost(const OpSite& site) {
   return {15.0 * static_cast<double>(site.in[0].numel()), traffic(site)};
 }
 
+OpCase grad_case(const Shape& x, bool bias, bool residual, bool sums) {
+  const Shape statistic = without_last(x);
+  OpCase c{{normal_input(x), normal_input({x.last()}), normal_input(statistic),
+            positive_input(statistic), normal_input(x)},
+           {{"bias", bias}, {"residual", residual}}};
+  if (residual) c.in.push_back(normal_input(x));
+  if (sums) c.attrs.set({"sums", 1});
+  return c;
+}
+
 std::vector<OpCase> grad_cases() {
   std::vector<OpCase> list;
   for (const Shape& x : {Shape{7, 1}, Shape{1, 5}, Shape{3, 7}, Shape{13}, Shape{2, 3, 16},
                          Shape{131, 33}, Shape{2, 1, 1021}, Shape{0, 4}})
     for (bool bias : {false, true})
-      for (bool residual : {false, true}) {
-        const Shape statistic = without_last(x);
-        OpCase c{{normal_input(x), normal_input({x.last()}), normal_input(statistic),
-                  positive_input(statistic), normal_input(x)},
-                 {{"bias", bias}, {"residual", residual}}};
-        if (residual) c.in.push_back(normal_input(x));
-        list.push_back(c);
-      }
+      for (bool residual : {false, true}) list.push_back(grad_case(x, bias, residual, false));
+  for (const Shape& x : {Shape{1, 5}, Shape{0, 4}, Shape{131, 33}, Shape{70, 768}, Shape{9, 7000}})
+    for (bool bias : {false, true}) list.push_back(grad_case(x, bias, true, true));
+  list.push_back(grad_case({67, 24}, true, false, true));
   return list;
 }
 
@@ -154,12 +166,8 @@ std::vector<OpCase> grad_benchmarks() {
   std::vector<OpCase> list;
   for (const Shape& x : {Shape{4096, 256}, Shape{1024, 512}})
     for (bool residual : {false, true}) {
-      OpCase c{{normal_input(x), normal_input({x[1]}), normal_input({x[0]}), positive_input({x[0]}),
-                normal_input(x)},
-               {{"bias", 1}, {"residual", residual}},
-               false};
-      if (residual) c.in.push_back(normal_input(x));
-      list.push_back(c);
+      list.push_back(grad_case(x, true, residual, residual));
+      list.back().gradient = false;
     }
   return list;
 }
@@ -194,7 +202,8 @@ const OpCard layer_norm_grad_card = {
     .name = "layer_norm_grad",
     .summary =
         "gradients of layer_norm for x, weight [and bias]; with residual=1 the gradient of a "
-        "residual connection around the norm is added to that of x",
+        "residual connection around the norm is added to that of x, with sums=1 the sums of its "
+        "columns are made too",
     .infer = grad_infer,
     .no_gradient = "first derivatives only",
     .reference_f32 = grad_reference<float>,
@@ -204,7 +213,7 @@ const OpCard layer_norm_grad_card = {
     .benchmarks = grad_benchmarks,
     .in_place = grad_in_place,
     .full_in = 0b1110,
-    .full_out = 0b110,
+    .full_out = 0b1110,
 };
 
 }  // namespace millrace

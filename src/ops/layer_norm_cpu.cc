@@ -119,13 +119,22 @@ void grad_two(const Row& a, const Row& b, const float* weight, int64_t D, float*
   write_dx(b, weight, D, b_sum, b_dot);
 }
 
+// Of a chunk: dweight, dbias and the sums of dx.
+constexpr int64_t kPartials = 3;
 int64_t grad_workspace_bytes(const OpSite& site) {
-  return chunk_count(site.in[2].numel()) * 2 * site.in[0].shape.last() * 4;
+  return chunk_count(site.in[2].numel()) * kPartials * site.in[0].shape.last() * 4;
+}
+
+void add_row(const float* row, int64_t D, float* sums) {
+#pragma omp simd
+  for (int64_t j = 0; j < D; ++j) sums[j] += row[j];
 }
 
 void run_grad(const Call& c) {
   const int64_t D = c.in_shape(0).last(), rows = c.in_shape(2).numel();
   const bool has_residual = c.attrs().integer("residual", 0) != 0;
+  const bool has_bias = c.attrs().integer("bias", 0) != 0,
+             has_sums = c.attrs().integer("sums", 0) != 0;
   const float* weight = c.in(1);
   const int64_t step = chunk_rows(rows), chunks = chunk_count(rows);
   auto row = [&](int64_t i) {
@@ -133,21 +142,29 @@ void run_grad(const Call& c) {
                c.out(0) + i * D, c.in(2)[i],      c.in(3)[i]};
   };
   parallel_tasks(chunks, [&](int64_t chunk) {
-    float* dweight = c.scratch() + chunk * 2 * D;
-    float* dbias = dweight + D;
-    std::fill_n(dweight, 2 * D, 0.0f);
+    float* dweight = c.scratch() + chunk * kPartials * D;
+    float *dbias = dweight + D, *sums = dbias + D;
+    std::fill_n(dweight, kPartials * D, 0.0f);
     const int64_t end = std::min(rows, (chunk + 1) * step);
     int64_t i = chunk * step;
-    for (; i + 2 <= end; i += 2) grad_two(row(i), row(i + 1), weight, D, dweight, dbias);
+    for (; i + 2 <= end; i += 2) {
+      grad_two(row(i), row(i + 1), weight, D, dweight, dbias);
+      if (!has_sums) continue;
+      add_row(c.out(0) + i * D, D, sums);
+      add_row(c.out(0) + (i + 1) * D, D, sums);
+    }
     if (i < end) grad_one(row(i), weight, D, dweight, dbias);
+    if (i < end && has_sums) add_row(c.out(0) + i * D, D, sums);
   });
-  const auto parameters = static_cast<int64_t>(c.site.out.size()) - 1;
+  float* const totals[kPartials] = {c.out(1), has_bias ? c.out(2) : nullptr,
+                                    has_sums ? c.out(has_bias ? 3 : 2) : nullptr};
   parallel_ranges(D, 256, [&](int64_t begin, int64_t end) {
-    for (int64_t p = 0; p < parameters; ++p) {
-      float* total = c.out(static_cast<size_t>(1 + p));
+    for (int64_t p = 0; p < kPartials; ++p) {
+      float* const total = totals[p];
+      if (!total) continue;
       std::fill(total + begin, total + end, 0.0f);
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        const float* part = c.scratch() + (chunk * 2 + p) * D;
+        const float* part = c.scratch() + (chunk * kPartials + p) * D;
 #pragma omp simd
         for (int64_t j = begin; j < end; ++j) total[j] += part[j];
       }

@@ -27,10 +27,11 @@ std::string decline_grad(const OpSite& site, Context&) {
 
 int64_t grad_workspace_bytes(const OpSite& site, Context& context) {
   const NormRows rows = norm_rows(site, context.device().multiprocessors);
-  return norm_backward_grid(rows).blocks * 2 * rows.length * 4;
+  return norm_backward_grid(rows).blocks * (has(site.attrs, "sums") ? 3 : 2) * rows.length * 4;
 }
 
 void run_grad(const Call& call) {
+  const bool bias = has(call.attrs(), "bias");
   const NormBackward of{.x = call.in_data[0],
                         .dy = call.in_data[4],
                         .residual = has(call.attrs(), "residual") ? call.in_data[5] : nullptr,
@@ -39,7 +40,8 @@ void run_grad(const Call& call) {
                         .rstd = call.in(3),
                         .dx = call.out_data[0],
                         .dweight = call.out(1),
-                        .dbias = has(call.attrs(), "bias") ? call.out(2) : nullptr,
+                        .dbias = bias ? call.out(2) : nullptr,
+                        .sums = has(call.attrs(), "sums") ? call.out(bias ? 3 : 2) : nullptr,
                         .partial = static_cast<float*>(call.workspace)};
   launch_layer_norm_grad(norm_rows(call.site, multiprocessors_of(call)), of, call.stream);
 }

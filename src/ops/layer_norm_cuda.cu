@@ -9,7 +9,10 @@ void launch_layer_norm(const NormRows& rows, const NormForward& of, cudaStream_t
 }
 
 void launch_layer_norm_grad(const NormRows& rows, const NormBackward& of, cudaStream_t stream) {
-  launch_norm_backward<true>(rows, of, stream);
+  if (of.sums != nullptr)
+    launch_norm_backward<true, true>(rows, of, stream);
+  else
+    launch_norm_backward<true, false>(rows, of, stream);
 }
 
 }  // namespace millrace::cuda

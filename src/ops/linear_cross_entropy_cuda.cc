@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kChunkBytes = 512 << 20;
 constexpr int64_t kMinRows = 256, kRowStep = 128;
 constexpr int64_t kPaddedFrom = 4096;
+// Up to so many rows the product for dw is sooner made by a slow kernel than copied.
+constexpr int64_t kCopiedFrom = 1024;
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 // The largest power of two up to 64 that divides it.
@@ -51,16 +53,18 @@ struct Sizes {
   }
   int64_t chunks() const { return (N + rows - 1) / rows; }
   // A sum over chunks is kept in single precision; so is one with more rows than dw has.
-  bool dw_apart() const { return gradients && ((is_half(dw_type) && chunks() > 1) || padded()); }
+  bool dw_apart() const { return gradients && ((is_half(dw_type) && chunks() > 1) || dw_padded()); }
   // A vocabulary of 50,257 would leave the library only its slow kernels: w is copied once a step
   // with rows of zeros behind it, and the products are of that size.
   bool padded() const { return stride != V && is_half(type) && V >= kPaddedFrom; }
   int64_t width() const { return padded() ? stride : V; }
+  bool dw_padded() const { return padded() && N > kCopiedFrom; }
+  int64_t dw_width() const { return dw_padded() ? stride : V; }
 
   int64_t logits_bytes() const { return round_up(rows * stride * dtype_bytes(type), 256); }
   int64_t losses_bytes() const { return round_up(N * dtype_bytes(DType::f32), 256); }
   int64_t dw_bytes() const {
-    return dw_apart() ? round_up(width() * D * dtype_bytes(DType::f32), 256) : 0;
+    return dw_apart() ? round_up(dw_width() * D * dtype_bytes(DType::f32), 256) : 0;
   }
   int64_t w_bytes() const { return padded() ? round_up(stride * D * dtype_bytes(type), 256) : 0; }
 
@@ -86,7 +90,7 @@ class Chunk {
         spec_of(s, tf32, {.m = rows, .n = s.D, .k = s.width(), .out = s.dx_type, .lda = s.stride}),
         context);
     dw.emplace(spec_of(s, tf32,
-                       {.m = s.width(),
+                       {.m = s.dw_width(),
                         .n = s.D,
                         .k = rows,
                         .ta = true,

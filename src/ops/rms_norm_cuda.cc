@@ -40,6 +40,7 @@ void run_grad(const Call& call) {
                         .dx = call.out_data[0],
                         .dweight = call.out(1),
                         .dbias = nullptr,
+                        .sums = nullptr,
                         .partial = static_cast<float*>(call.workspace)};
   launch_rms_norm_grad(norm_rows(call.site, multiprocessors_of(call)), of, call.stream);
 }

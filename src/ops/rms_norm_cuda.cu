@@ -9,7 +9,7 @@ void launch_rms_norm(const NormRows& rows, const NormForward& of, cudaStream_t s
 }
 
 void launch_rms_norm_grad(const NormRows& rows, const NormBackward& of, cudaStream_t stream) {
-  launch_norm_backward<false>(rows, of, stream);
+  launch_norm_backward<false, false>(rows, of, stream);
 }
 
 }  // namespace millrace::cuda

@@ -111,11 +111,11 @@ __global__ void __launch_bounds__(kRowThreads)
 template <int kCells>
 constexpr int kBackwardColumns = backward_warps(kCells) * kWarp* kCells;
 
-template <bool kCentred, typename T, int kWidth, int kPieces>
+template <bool kCentred, bool kSummed, typename T, int kWidth, int kPieces>
 __global__ void __launch_bounds__(backward_warps(kWidth* kPieces) * kWarp,
                                   backward_blocks(kWidth* kPieces))
     norm_backward_rows(NormBackward of, Int rows, int length, int warps) {
-  constexpr int kSums = kCentred ? 2 : 1;
+  constexpr int kSums = kCentred ? 2 : 1, kTotals = kSums + kSummed;
   __shared__ float shared[kGroupShared];
   __shared__ float columns[kBackwardColumns<kWidth * kPieces>];  // [groups, length]
   RowGroup<false> group(warps, shared);
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(backward_warps(kWidth* kPieces) * kWarp,
 
   // Cells behind the end of the row have weight 0 and dy 0: they add nothing.
   float weight[kPieces][kWidth] = {};
-  float total[kSums][kPieces][kWidth] = {};  // of dy xhat, of dy
+  float total[kTotals][kPieces][kWidth] = {};  // of dy xhat, of dy, of dx
 #pragma unroll
   for (int p = 0; p < kPieces; ++p)
     if (const int at = Part::column(p, group); at < length) load_floats(of.weight + at, weight[p]);
@@ -190,14 +190,18 @@ __global__ void __launch_bounds__(backward_warps(kWidth* kPieces) * kWarp,
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) result[k] += more[k];
       }
+      if constexpr (kSummed) {
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) total[kSums][p][k] += result[k];
+      }
       store_piece(dx + row * length + at, result);
     }
   }
 
   const int groups = group.groups();
 #pragma unroll
-  for (int s = 0; s < kSums; ++s) {
-    float* partial = of.partial + (static_cast<Int>(blockIdx.x) * kSums + s) * length;
+  for (int s = 0; s < kTotals; ++s) {
+    float* partial = of.partial + (static_cast<Int>(blockIdx.x) * kTotals + s) * length;
     float* place = groups == 1 ? partial : columns + group.index() * length;
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
@@ -219,17 +223,15 @@ __global__ void __launch_bounds__(backward_warps(kWidth* kPieces) * kWarp,
 
 // The block's sums over columns stand in the workspace from the beginning: always the same thread
 // adds to a column.
-template <bool kCentred, typename T>
+template <bool kCentred, bool kSummed, typename T>
 __global__ void __launch_bounds__(kRowThreads)
     norm_backward_long_rows(NormBackward of, Int rows, Int length) {
-  constexpr int kSums = kCentred ? 2 : 1;
+  constexpr int kSums = kCentred ? 2 : 1, kTotals = kSums + kSummed;
   __shared__ float shared[kWarp];
   const float inverse = 1.0f / static_cast<float>(length);
-  float* total = of.partial + static_cast<Int>(blockIdx.x) * kSums * length;
-  for (Int j = threadIdx.x; j < length; j += kRowThreads) {
-    total[j] = 0;
-    if (kCentred) total[length + j] = 0;
-  }
+  float* total = of.partial + static_cast<Int>(blockIdx.x) * kTotals * length;
+  for (Int j = threadIdx.x; j < length; j += kRowThreads)
+    for (int s = 0; s < kTotals; ++s) total[s * length + j] = 0;
   for (Int row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* x = static_cast<const T*>(of.x) + row * length;
     const T* dy = static_cast<const T*>(of.dy) + row * length;
@@ -251,24 +253,24 @@ __global__ void __launch_bounds__(kRowThreads)
       float result = rstd * (from_dy * of.weight[j] - shift - xhat * slope);
       if (of.residual != nullptr)
         result += to_float(static_cast<const T*>(of.residual)[row * length + j]);
+      if (kSummed) total[kSums * length + j] += result;
       dx[j] = from_float<T>(result);
     }
   }
 }
 
-// dweight and dbias, 32 columns a block: each warp adds every 32nd partial sum, then the warps'
-// sums are added across.
-template <bool kCentred>
+// dweight, dbias and sums, 32 columns a block: each warp adds every 32nd partial sum, then the
+// warps' sums are added across.
+template <bool kCentred, bool kSummed>
 __global__ void __launch_bounds__(kWarp* kWarp)
     add_norm_partials(NormBackward of, int blocks, Int length) {
   constexpr int kAtOnce = 12;
   __shared__ float tile[kWarp][kWarp + 1];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Int from = static_cast<Int>(blockIdx.x) * kWarp;
-  const Int stride = (kCentred ? 2 : 1) * length;
-  const Int end = of.dbias != nullptr ? stride : length;
+  const Int stride = ((kCentred ? 2 : 1) + kSummed) * length;
   float sum = 0;
-  if (from + lane < end) {
+  if (from + lane < stride) {
     for (int first = warp; first < blocks; first += kAtOnce * kWarp) {
       float part[kAtOnce];
 #pragma unroll
@@ -284,14 +286,13 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   __syncthreads();
   sum = warp_sum(tile[lane][warp]);
   const Int column = from + warp;
-  if (lane != 0 || column >= end) return;
-  if (column < length)
-    of.dweight[column] = sum;
-  else
-    of.dbias[column - length] = sum;
+  if (lane != 0 || column >= stride) return;
+  const Int which = column / length;
+  float* const to = which == 0 ? of.dweight : kCentred && which == 1 ? of.dbias : of.sums;
+  if (to != nullptr) to[column - which * length] = sum;
 }
 
-template <bool kCentred>
+template <bool kCentred, bool kSummed = false>
 struct NormLaunch {
   template <typename T, int kWidth, int kPieces>
   struct Forward {
@@ -316,7 +317,7 @@ struct NormLaunch {
     static void run(const RowPlan& plan, const NormRows& rows, const NormBackward& of,
                     cudaStream_t stream) {
       const RowGrid grid = norm_backward_grid(rows);
-      norm_backward_rows<kCentred, T, kWidth, kPieces>
+      norm_backward_rows<kCentred, kSummed, T, kWidth, kPieces>
           <<<static_cast<unsigned>(grid.blocks), grid.threads, 0, stream>>>(
               of, rows.rows, static_cast<int>(rows.length), plan.warps);
     }
@@ -325,7 +326,7 @@ struct NormLaunch {
   struct LongBackward {
     static void run(const NormRows& rows, const NormBackward& of, cudaStream_t stream) {
       const RowGrid grid = norm_backward_grid(rows);
-      norm_backward_long_rows<kCentred, T>
+      norm_backward_long_rows<kCentred, kSummed, T>
           <<<static_cast<unsigned>(grid.blocks), grid.threads, 0, stream>>>(of, rows.rows,
                                                                             rows.length);
     }
@@ -342,18 +343,19 @@ void launch_norm(const NormRows& rows, const NormForward& of, cudaStream_t strea
     launch_typed<NormLaunch<kCentred>::template LongForward>(rows.dtype, rows, of, stream);
 }
 
-template <bool kCentred>
+template <bool kCentred, bool kSummed>
 void launch_norm_backward(const NormRows& rows, const NormBackward& of, cudaStream_t stream) {
+  using Launch = NormLaunch<kCentred, kSummed>;
   const RowPlan plan = plan_rows(rows.dtype, rows.length, kBackwardWarps);
   const RowGrid grid = norm_backward_grid(rows);
   if (grid.blocks > 0) {
     if (plan.warps > 0)
-      launch_rows<NormLaunch<kCentred>::template Backward>(rows.dtype, plan, rows, of, stream);
+      launch_rows<Launch::template Backward>(rows.dtype, plan, rows, of, stream);
     else
-      launch_typed<NormLaunch<kCentred>::template LongBackward>(rows.dtype, rows, of, stream);
+      launch_typed<Launch::template LongBackward>(rows.dtype, rows, of, stream);
   }
-  const int64_t columns = rows.length * (of.dbias != nullptr ? 2 : 1);
-  add_norm_partials<kCentred>
+  const int64_t columns = rows.length * ((kCentred ? 2 : 1) + kSummed);
+  add_norm_partials<kCentred, kSummed>
       <<<static_cast<unsigned>((columns + kWarp - 1) / kWarp), kWarp * kWarp, 0, stream>>>(
           of, static_cast<int>(grid.blocks), rows.length);
 }

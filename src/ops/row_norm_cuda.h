@@ -25,7 +25,8 @@ struct NormBackward {
   const float *weight, *mean, *rstd;
   void* dx;
   float *dweight, *dbias;  // no dbias: null
-  float* partial;          // [blocks of norm_backward_grid, 2 for layer_norm or 1, length]
+  float* sums;             // of the columns of dx; null: not wanted, as always of rms_norm
+  float* partial;  // [blocks of norm_backward_grid, 2 for layer_norm or 1, +1 with sums, length]
 };
 
 // As many warps as the registers of a multiprocessor hold without spills, in few blocks: each

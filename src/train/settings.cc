@@ -118,7 +118,9 @@ void Settings::declare(Schema& s) {
           "fp32 on "
           "the CPU.");
   s.boolean("training.use_compile", &use_compile)
-      .help("CUDA: a step is captured once as a graph and replayed.");
+      .help(
+          "CUDA: a step is captured once as a graph and replayed. false: it is launched node by "
+          "node, each waited for, so that a fault has a name.");
   s.integer("training.max_length", &max_length).range(1, 1 << 20).help("Tokens per sequence.");
   s.integer("training.max_steps", &max_steps)
       .range(0, 1e12)

@@ -676,11 +676,12 @@ TrainResult train(const Model& model, const Settings& settings, const TrainingDa
   try {
     result = loop.run(resume);
   } catch (const Error& error) {
-    const std::string place = backend.failed_at();
-    if (place.empty()) throw;
+    if (!backend.failed()) throw;
     ErrorFields fields = error.fields();
-    fields.where = fmt::format("near update {}, {}", loop.updates(), place);
-    fields.remedy = "the checkpoints are as they were: --resume goes on, where the device can";
+    fields.where = fmt::format("near update {}, {}", loop.updates(), fields.where);
+    fields.remedy =
+        "the checkpoints are as they were: --resume goes on; training.use_compile=false names the "
+        "op";
     throw Error(fields);
   }
   if (run && settings.sample_length > 0 && !result.stopped) result.sample = loop.sample();
