@@ -102,15 +102,22 @@ class CudaExecutable : public Executable {
                  bool capture)
       : plan_(plan), context_(context), capture_(capture), waits_(!capture) {
     std::vector<BoundNode> nodes = bind_nodes(plan, place);
-    update_ = first_of_update(plan, nodes);
+    const size_t update = first_of_update(plan, nodes);
     for (BoundNode& node : nodes) {
+      if (&node == nodes.data() + update) update_ = steps_.size();
       const OpCard& op = *plan.graph[node.id].op;
       const Kernel* kernel = pick_kernel(op, node.site(plan), context, nullptr);
       MR_CHECK(kernel, "{}: planned, and now without a kernel", op.name);
-      Step step{std::move(node), kernel, nullptr};
+      Step step{std::move(node), kernel, nullptr, NodePart::whole};
       if (kernel->prepare) step.prepared = kernel->prepare(call(step), context);
+      if (kernel->run_end) {
+        step.part = NodePart::begin;
+        steps_.push_back(step);
+        step.part = NodePart::end;
+      }
       steps_.push_back(std::move(step));
     }
+    if (update == nodes.size()) update_ = steps_.size();
     for (size_t i = 0; i <= steps_.size(); ++i) after_.emplace_back();
   }
 
@@ -170,7 +177,7 @@ class CudaExecutable : public Executable {
     for (const Step& step : steps_) {
       run_step(step);
       MR_CUDA(cudaStreamSynchronize(context_.stream()));
-      if (!after(step.node.id)) return;
+      if (step.part != NodePart::begin && !after(step.node.id)) return;
     }
   }
 
@@ -181,6 +188,7 @@ class CudaExecutable : public Executable {
     BoundNode node;
     const Kernel* kernel;
     std::shared_ptr<const void> prepared;
+    NodePart part;
   };
 
   Call call(const Step& s) const { return call(s, context_.stream()); }
@@ -191,7 +199,7 @@ class CudaExecutable : public Executable {
 
   void run_step(const Step& s) { run_step(s, context_.stream()); }
   void run_step(const Step& s, cudaStream_t stream) {
-    s.kernel->run(call(s, stream));
+    (s.part == NodePart::end ? s.kernel->run_end : s.kernel->run)(call(s, stream));
     const cudaError_t status = cudaGetLastError();
     if (status == cudaSuccess) return;
     throw Error(
@@ -241,9 +249,10 @@ class CudaExecutable : public Executable {
   }
   // The same, with steps on the side where the plan allows it.
   void launch_beside(size_t begin, size_t end) {
-    std::vector<const BoundNode*> nodes;
-    for (size_t i = begin; i < end; ++i) nodes.push_back(&steps_[i].node);
-    const Lanes lanes(plan_, nodes);
+    std::vector<LaneNode> nodes;
+    for (size_t i = begin; i < end; ++i)
+      nodes.push_back(lane_node(plan_, steps_[i].node, steps_[i].part));
+    const Lanes lanes(nodes);
     if (!lanes.any_beside()) return launch(begin, end, false);
     const cudaStream_t main = context_.stream(), side = context_.side_stream();
     // Events of a capture are edges of its graph and nothing else: they are not needed afterwards.

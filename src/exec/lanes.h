@@ -11,6 +11,17 @@
 
 namespace millrace {
 
+enum class NodePart : uint8_t { whole, begin, end };  // KernelChoice::end_from
+
+struct MemoryRange {
+  const std::byte *begin, *end;
+};
+struct LaneNode {
+  bool beside = false;
+  std::vector<MemoryRange> read, written;
+};
+LaneNode lane_node(const Plan& plan, const BoundNode& node, NodePart part);
+
 class Lanes {
  public:
   struct Step {
@@ -18,7 +29,7 @@ class Lanes {
     std::optional<size_t> waits_for;  // the latest of the other lane that must be over
     bool is_waited_for = false;
   };
-  Lanes(const Plan& plan, std::span<const BoundNode* const> nodes);
+  explicit Lanes(std::span<const LaneNode> nodes);
   bool any_beside() const;
   const Step& operator[](size_t node) const { return steps_[node]; }
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "graph/builder.h"
 #include "graph/autodiff.h"
+#include "graph/builder.h"
 
 namespace millrace {
 namespace {
@@ -46,18 +46,18 @@ struct Bound {
     for (const Buffer& b : plan.buffers)
       place.push_back(memory.data() + (b.in_state ? b.offset : plan.state_bytes + b.offset));
     nodes = bind_nodes(plan, place);
-    for (const BoundNode& n : nodes) pointers.push_back(&n);
+    for (const BoundNode& n : nodes) lane_nodes.push_back(lane_node(plan, n, NodePart::whole));
   }
   std::vector<std::byte> memory;
   std::vector<BoundNode> nodes;
-  std::vector<const BoundNode*> pointers;
+  std::vector<LaneNode> lane_nodes;
 };
 
 TEST(Lanes, GradientsOfParametersRunBesideTheChain) {
   Chooser chooser(true);
   const Plan plan = make_plan(stack(6, 8), {}, chooser);
   const Bound bound(plan);
-  const Lanes lanes(plan, bound.pointers);
+  const Lanes lanes(bound.lane_nodes);
   int beside = 0;
   for (size_t i = 0; i < bound.nodes.size(); ++i) {
     const Node& n = plan.graph[bound.nodes[i].id];
@@ -96,7 +96,7 @@ TEST(Lanes, AnyOrderThatWaitsGivesEveryNodeWhatItWants) {
     for (const int layers : {1, 2, 5, 12}) {
       const Plan plan = make_plan(stack(layers, 8), {}, chooser);
       const Bound bound(plan);
-      const Lanes lanes(plan, bound.pointers);
+      const Lanes lanes(bound.lane_nodes);
       const size_t count = bound.nodes.size();
       auto written_by = [&](std::map<const void*, size_t>& last, size_t i) {
         std::vector<size_t> found;
@@ -127,6 +127,81 @@ TEST(Lanes, AnyOrderThatWaitsGivesEveryNodeWhatItWants) {
         ASSERT_TRUE(ran) << "the lanes wait for each other";
       }
     }
+}
+
+// Layer norms whose gradients of parameters are made at the end, of a kernel that has such an end.
+class WithEnds : public KernelChooser {
+ public:
+  explicit WithEnds(bool reads_inputs) : reads_inputs_(reads_inputs) {}
+  KernelChoice choose(const OpCard& op, const OpSite&) override {
+    KernelChoice choice{.name = "one", .workspace_bytes = 512, .declined = {}};
+    if (op.name == "layer_norm_grad") {
+      choice.end_from = 1;
+      choice.end_reads_inputs = reads_inputs_;
+    }
+    return choice;
+  }
+  bool runs_beside() const override { return true; }
+
+ private:
+  bool reads_inputs_;
+};
+
+Graph norms(int layers) {
+  Builder b;
+  Value x = b.input("x", {{16, 8}, DType::f32});
+  std::vector<Value> weights;
+  for (int i = 0; i < layers; ++i) {
+    weights.push_back(b.parameter("w" + std::to_string(i), {8}));
+    const auto y = b.op_all("layer_norm", {x, weights.back()}, {{"eps", 1e-5}, {"bias", 0}});
+    x = b.add(x, b.apply(Function::tanh, y[0]));
+  }
+  const Value loss = b.reduce_to(x, {});
+  b.phase = Phase::backward;
+  const Seed seed{loss, b.constant(1)};
+  const auto gradient = gradients(b, std::span(&seed, 1), weights);
+  b.phase = Phase::optimizer;
+  for (size_t i = 0; i < weights.size(); ++i) b.update(weights[i], b.sub(weights[i], gradient[i]));
+  b.output("loss", loss);
+  return b.finish();
+}
+
+TEST(Lanes, EndsOfKernelsRunBesideWhatFollows) {
+  for (const bool reads_inputs : {false, true}) {
+    WithEnds chooser(reads_inputs);
+    const Plan plan = make_plan(norms(5), {}, chooser);
+    EXPECT_NE(plan.text().find(" end beside"), std::string::npos);
+    const Bound bound(plan);
+    std::vector<LaneNode> parts;
+    int ends = 0;
+    for (const BoundNode& n : bound.nodes) {
+      const bool apart = plan.kernels[static_cast<size_t>(n.id)].end_from >= 0;
+      parts.push_back(lane_node(plan, n, apart ? NodePart::begin : NodePart::whole));
+      if (!apart) continue;
+      parts.push_back(lane_node(plan, n, NodePart::end));
+      EXPECT_TRUE(parts.back().beside);
+      // Nobody wants the gradient of x: the first layer's norm is beside as a whole.
+      EXPECT_EQ(parts[parts.size() - 2].beside, ends == 4);
+      EXPECT_EQ(parts.back().read.empty(), !reads_inputs);
+      EXPECT_EQ(parts.back().written.size(), 2u);  // the gradient of the weight and the workspace
+      ++ends;
+    }
+    EXPECT_EQ(ends, 5);
+    const Lanes lanes(parts);
+    size_t part = 0;
+    for (const BoundNode& n : bound.nodes) {
+      const bool apart = plan.kernels[static_cast<size_t>(n.id)].end_from >= 0;
+      if (plan.graph[n.id].phase != Phase::optimizer && !lanes[part].beside)
+        EXPECT_FALSE(lanes[part].waits_for) << plan.text();
+      if (apart && reads_inputs)  // which must still be what they were
+        EXPECT_EQ(std::count(n.in.begin(), n.in.end(), n.out[0]), 0) << plan.text();
+      if (apart && !lanes[part].beside) {  // the end waits for the beginning
+        EXPECT_EQ(lanes[part + 1].waits_for, part);
+        EXPECT_TRUE(lanes[part].is_waited_for);
+      }
+      part += apart ? 2 : 1;
+    }
+  }
 }
 
 }  // namespace

@@ -78,14 +78,28 @@ std::vector<bool> find_beside(const Graph& g) {
   return beside;
 }
 
-// Per node: until where what it reads and writes must stay.
+// Ends of kernels whose results only the optimizer, or something beside, reads.
+std::vector<bool> find_end_beside(const Plan& plan) {
+  const Graph& g = plan.graph;
+  std::vector<bool> found(g.nodes.size(), false);
+  for (size_t i = 0; i < found.size(); ++i) found[i] = plan.kernels[i].end_from >= 0;
+  for (NodeId id = 0; id < g.size(); ++id) {
+    if (g[id].phase == Phase::optimizer || plan.beside[static_cast<size_t>(id)]) continue;
+    for (const Value v : g[id].in)
+      if (v.out >= plan.kernels[static_cast<size_t>(v.node)].end_from)
+        found[static_cast<size_t>(v.node)] = false;
+  }
+  return found;
+}
+
+// Per node: until where what it touches beside others must stay.
 std::vector<NodeId> needed_until(const Plan& plan) {
   const Graph& g = plan.graph;
   std::vector<NodeId> until(g.nodes.size()), others;
   for (NodeId id = g.size() - 1; id >= 0; --id) {
     const auto i = static_cast<size_t>(id);
     const auto ahead = static_cast<int64_t>(others.size());
-    until[i] = plan.beside[i] && ahead > 0
+    until[i] = (plan.beside[i] || plan.end_beside[i]) && ahead > 0
                    ? others[static_cast<size_t>(std::max<int64_t>(ahead - kBesideReach, 0))]
                    : id;
     if (!plan.beside[i] && !plan.kernels[i].name.empty()) others.push_back(id);
@@ -104,11 +118,22 @@ void assign_buffers(Plan& plan) {
   auto use_of = [&](Value v) -> Use& {
     return use[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)];
   };
+  // Of an end that runs beside: the rest of the node is done in its place.
+  const auto until_of = [&](NodeId id, bool end) {
+    const auto i = static_cast<size_t>(id);
+    return plan.beside[i] || (plan.end_beside[i] && end) ? until[i] : id;
+  };
   for (NodeId id = 0; id < g.size(); ++id)
-    use[static_cast<size_t>(id)].assign(g[id].out.size(), {id, until[static_cast<size_t>(id)]});
+    for (size_t o = 0; o < g[id].out.size(); ++o) {
+      const int32_t end_from = plan.kernels[static_cast<size_t>(id)].end_from;
+      use[static_cast<size_t>(id)].push_back(
+          {id, until_of(id, static_cast<int32_t>(o) >= end_from)});
+    }
+  const auto inputs_until = [&](NodeId id) {
+    return until_of(id, plan.kernels[static_cast<size_t>(id)].end_reads_inputs);
+  };
   for (NodeId id = 0; id < g.size(); ++id)
-    for (Value v : g[id].in)
-      use_of(v) = {id, std::max(use_of(v).until, until[static_cast<size_t>(id)])};
+    for (Value v : g[id].in) use_of(v) = {id, std::max(use_of(v).until, inputs_until(id))};
   for (const auto& [name, v] : g.outputs) use_of(v) = {g.size(), g.size()};
   std::vector<NodeId> last_read;  // per buffer
   std::map<Value, NodeId> update_of;
@@ -125,7 +150,9 @@ void assign_buffers(Plan& plan) {
     auto& mine = plan.buffer_of[static_cast<size_t>(id)];
     const auto in_types = g.in_types(n);
     const OpSite site{n.attrs, in_types, n.out};
-    const auto pairs = n.op->in_place ? n.op->in_place(site) : std::vector<InPlace>{};
+    // An end that reads the inputs must find them as they were.
+    const bool may = n.op->in_place && !plan.kernels[static_cast<size_t>(id)].end_reads_inputs;
+    const auto pairs = may ? n.op->in_place(site) : std::vector<InPlace>{};
     std::vector<int32_t> taken;  // input buffers already given to an output of this node
     for (size_t o = 0; o < n.out.size(); ++o) {
       const Value value{id, static_cast<int32_t>(o)};
@@ -160,7 +187,7 @@ void assign_buffers(Plan& plan) {
         // The input must die here: no later reader of anything that shares its buffer, and no
         // earlier one that is still at it beside.
         if (b.in_state || last_read[static_cast<size_t>(candidate)] > id ||
-            b.last > until[static_cast<size_t>(id)] || b.bytes != aligned(n.out[o].bytes()) ||
+            b.last > inputs_until(id) || b.bytes != aligned(n.out[o].bytes()) ||
             in_types[static_cast<size_t>(p.in)].dtype != n.out[o].dtype)
           continue;
         if (std::find(taken.begin(), taken.end(), candidate) != taken.end()) continue;
@@ -290,8 +317,11 @@ Plan make_plan(const Graph& graph, const PassOptions& options, KernelChooser& ch
                                : chooser.choose(*n.op, {n.attrs, in, n.out}));
   }
   plan.beside.assign(plan.graph.nodes.size(), false);
-  if (chooser.runs_beside() && !options.off.contains("beside"))
+  plan.end_beside = plan.beside;
+  if (chooser.runs_beside() && !options.off.contains("beside")) {
     plan.beside = find_beside(plan.graph);
+    plan.end_beside = find_end_beside(plan);
+  }
   assign_buffers(plan);
   assign_offsets(plan);
   account(plan);
@@ -338,6 +368,7 @@ std::string Plan::text() const {
     s += fmt::format("  # {} {}{}\n", phase_name(n.phase),
                      graph.scopes[static_cast<size_t>(n.scope)].path, n.recomputed ? " again" : "");
     if (beside[static_cast<size_t>(id)]) s.insert(s.size() - 1, " beside");
+    if (end_beside[static_cast<size_t>(id)]) s.insert(s.size() - 1, " end beside");
   }
   for (const auto& [name, v] : graph.outputs)
     s += fmt::format("output {} %{}.{}\n", name, v.node, v.out);

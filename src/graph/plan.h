@@ -17,6 +17,10 @@ struct KernelChoice {
   std::string name;
   int64_t workspace_bytes = 0;
   std::vector<std::string> declined;  // "name: reason", in the order they were tried
+  // The kernel's end is apart: it makes the outputs from this one on, out of the workspace (and the
+  // inputs). -1: all is made at once.
+  int32_t end_from = -1;
+  bool end_reads_inputs = false;
 };
 
 // What a backend answers at plan time. Throws Error when it has no kernel at all.
@@ -65,8 +69,8 @@ struct Plan {
   std::vector<std::vector<int32_t>> buffer_of;  // per node and output
   std::vector<int32_t> workspace_of;            // per node, or -1
   // Per node: it may run beside those that follow it, because only the optimizer waits for what it
-  // makes. Its memory stays untouched for a while.
-  std::vector<bool> beside;
+  // makes. Its memory stays untouched for a while. The same of the ends of kernels.
+  std::vector<bool> beside, end_beside;
   std::vector<Buffer> buffers;
 
   int64_t scratch_bytes = 0;                      // size of the arena this plan needs

@@ -30,20 +30,28 @@ int64_t grad_workspace_bytes(const OpSite& site, Context& context) {
   return norm_backward_grid(rows).blocks * (has(site.attrs, "sums") ? 3 : 2) * rows.length * 4;
 }
 
-void run_grad(const Call& call) {
+NormBackward backward_of(const Call& call) {
   const bool bias = has(call.attrs(), "bias");
-  const NormBackward of{.x = call.in_data[0],
-                        .dy = call.in_data[4],
-                        .residual = has(call.attrs(), "residual") ? call.in_data[5] : nullptr,
-                        .weight = call.in(1),
-                        .mean = call.in(2),
-                        .rstd = call.in(3),
-                        .dx = call.out_data[0],
-                        .dweight = call.out(1),
-                        .dbias = bias ? call.out(2) : nullptr,
-                        .sums = has(call.attrs(), "sums") ? call.out(bias ? 3 : 2) : nullptr,
-                        .partial = static_cast<float*>(call.workspace)};
-  launch_layer_norm_grad(norm_rows(call.site, multiprocessors_of(call)), of, call.stream);
+  return {.x = call.in_data[0],
+          .dy = call.in_data[4],
+          .residual = has(call.attrs(), "residual") ? call.in_data[5] : nullptr,
+          .weight = call.in(1),
+          .mean = call.in(2),
+          .rstd = call.in(3),
+          .dx = call.out_data[0],
+          .dweight = call.out(1),
+          .dbias = bias ? call.out(2) : nullptr,
+          .sums = has(call.attrs(), "sums") ? call.out(bias ? 3 : 2) : nullptr,
+          .partial = static_cast<float*>(call.workspace)};
+}
+
+void run_grad(const Call& call) {
+  launch_layer_norm_grad(norm_rows(call.site, multiprocessors_of(call)), backward_of(call),
+                         call.stream);
+}
+void run_grad_end(const Call& call) {
+  launch_layer_norm_grad_end(norm_rows(call.site, multiprocessors_of(call)), backward_of(call),
+                             call.stream);
 }
 
 }  // namespace
@@ -57,4 +65,6 @@ MR_CUDA_KERNELS(layer_norm_grad, {.name = "rows",
                                   .decline = decline_grad,
                                   .workspace_bytes = grad_workspace_bytes,
                                   .prepare = prepare_multiprocessors,
-                                  .run = run_grad})
+                                  .run = run_grad,
+                                  .run_end = run_grad_end,
+                                  .end_from = 1})

@@ -15,4 +15,11 @@ void launch_layer_norm_grad(const NormRows& rows, const NormBackward& of, cudaSt
     launch_norm_backward<true, false>(rows, of, stream);
 }
 
+void launch_layer_norm_grad_end(const NormRows& rows, const NormBackward& of, cudaStream_t stream) {
+  if (of.sums != nullptr)
+    launch_norm_backward_end<true, true>(rows, of, stream);
+  else
+    launch_norm_backward_end<true, false>(rows, of, stream);
+}
+
 }  // namespace millrace::cuda

@@ -30,19 +30,27 @@ int64_t grad_workspace_bytes(const OpSite& site, Context& context) {
   return norm_backward_grid(rows).blocks * rows.length * 4;
 }
 
+NormBackward backward_of(const Call& call) {
+  return {.x = call.in_data[0],
+          .dy = call.in_data[3],
+          .residual = has_residual(call.attrs()) ? call.in_data[4] : nullptr,
+          .weight = call.in(1),
+          .mean = nullptr,
+          .rstd = call.in(2),
+          .dx = call.out_data[0],
+          .dweight = call.out(1),
+          .dbias = nullptr,
+          .sums = nullptr,
+          .partial = static_cast<float*>(call.workspace)};
+}
+
 void run_grad(const Call& call) {
-  const NormBackward of{.x = call.in_data[0],
-                        .dy = call.in_data[3],
-                        .residual = has_residual(call.attrs()) ? call.in_data[4] : nullptr,
-                        .weight = call.in(1),
-                        .mean = nullptr,
-                        .rstd = call.in(2),
-                        .dx = call.out_data[0],
-                        .dweight = call.out(1),
-                        .dbias = nullptr,
-                        .sums = nullptr,
-                        .partial = static_cast<float*>(call.workspace)};
-  launch_rms_norm_grad(norm_rows(call.site, multiprocessors_of(call)), of, call.stream);
+  launch_rms_norm_grad(norm_rows(call.site, multiprocessors_of(call)), backward_of(call),
+                       call.stream);
+}
+void run_grad_end(const Call& call) {
+  launch_rms_norm_grad_end(norm_rows(call.site, multiprocessors_of(call)), backward_of(call),
+                           call.stream);
 }
 
 }  // namespace
@@ -56,4 +64,6 @@ MR_CUDA_KERNELS(rms_norm_grad, {.name = "rows",
                                 .decline = decline_grad,
                                 .workspace_bytes = grad_workspace_bytes,
                                 .prepare = prepare_multiprocessors,
-                                .run = run_grad})
+                                .run = run_grad,
+                                .run_end = run_grad_end,
+                                .end_from = 1})

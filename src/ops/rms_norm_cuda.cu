@@ -12,4 +12,8 @@ void launch_rms_norm_grad(const NormRows& rows, const NormBackward& of, cudaStre
   launch_norm_backward<false, false>(rows, of, stream);
 }
 
+void launch_rms_norm_grad_end(const NormRows& rows, const NormBackward& of, cudaStream_t stream) {
+  launch_norm_backward_end<false, false>(rows, of, stream);
+}
+
 }  // namespace millrace::cuda

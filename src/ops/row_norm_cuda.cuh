@@ -354,6 +354,11 @@ void launch_norm_backward(const NormRows& rows, const NormBackward& of, cudaStre
     else
       launch_typed<Launch::template LongBackward>(rows.dtype, rows, of, stream);
   }
+}
+
+template <bool kCentred, bool kSummed>
+void launch_norm_backward_end(const NormRows& rows, const NormBackward& of, cudaStream_t stream) {
+  const RowGrid grid = norm_backward_grid(rows);
   const int64_t columns = rows.length * ((kCentred ? 2 : 1) + kSummed);
   add_norm_partials<kCentred, kSummed>
       <<<static_cast<unsigned>((columns + kWarp - 1) / kWarp), kWarp * kWarp, 0, stream>>>(

@@ -24,7 +24,9 @@ INSTANTIATE_TEST_SUITE_P(Step, CudaFaultDeathTest,
   const auto backend = open_cuda(0, {.capture = capture});
   Builder b;
   const Value x = b.input("x", {{64, 64}, DType::f32});
-  b.output("y", b.reduce_to(b.op("softmax", {b.scale(x, 2)}), {64}));
+  const Value scaled = b.scale(x, 2);
+  b.output("kept", scaled);  // and therefore not overwritten by the softmax
+  b.output("y", b.reduce_to(b.op("softmax", {scaled}), {64}));
   PassOptions off;
   for (std::string_view name : pass_names()) off.off.insert(std::string(name));
   const Plan plan = make_plan(b.finish(), off, *backend);
