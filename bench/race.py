@@ -69,7 +69,7 @@ def commit():
     def git(*words):
         return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
 
-    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "src", "bench") else "")
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "src", "bench", ":!bench/results") else "")
 
 
 def install_peers(packages=PACKAGES, versions="import torch, safetensors; print('PyTorch', torch.__version__)"):
@@ -337,11 +337,34 @@ class Row:
             racer.stop()
 
     def account(self, ms):
-        """A plain run of Millrace with its account of time; the ceiling and peak memory of that run."""
+        """A plain run of Millrace: its account of time as text, and what of it is kept."""
         steps = max(6, int(8e3 / ms))
         out, record = self.millrace("run_name=account", f"training.max_steps={steps}", "training.log_interval=1000000")
-        found = re.search(r"ceiling ([0-9.]+)", out)
-        return out, float(found[1]) * 1e9 if found else None, record["peak_resident_bytes"]
+        kept = {}
+        if found := re.search(r"each node at ([0-9.]+) GFLOP/s in products or ([0-9.]+) GB/s", out):
+            kept = {"ceiling_flops_per_s": float(found[1]) * 1e9, "ceiling_bytes_per_s": float(found[2]) * 1e9}
+        elif found := re.search(r"ceiling ([0-9.]+)", out):
+            kept = {"ceiling_flops_per_s": float(found[1]) * 1e9}
+        if self.device == "cuda":
+            kept["ops"] = self.time_by_op()
+            kept |= {k: record[k] for k in ("device_bytes", "predicted_device_bytes") if k in record}
+        else:
+            kept["peak_bytes"] = record["peak_resident_bytes"]
+        return out, kept
+
+    def time_by_op(self):
+        """From profile.tsv of the last run: op -> microseconds of an update, those at the limit, nodes."""
+        lines = (self.runs / "latest" / "profile.tsv").read_text().splitlines()
+        names = lines[0].split("\t")
+        nodes = [dict(zip(names, line.split("\t"))) for line in lines[1:]]
+        most = max(int(n["runs"]) for n in nodes)  # of the training step
+        ops = {}
+        for n in (n for n in nodes if int(n["runs"]) == most):
+            op = ops.setdefault(n["op"], {"us": 0, "limit_us": 0, "nodes": 0})
+            op["us"] += float(n["us_per_run"])
+            op["limit_us"] += float(n["limit_us"])
+            op["nodes"] += int(n["nodes"])
+        return dict(sorted(ops.items(), key=lambda item: -item[1]["us"]))
 
 
 class BiLstmRow(Row):
@@ -393,11 +416,14 @@ def show(results, ceiling):
 def show_starts(row, peers):
     """From nothing, then with what the first start has left in the caches."""
     row.describe(row.first_weights(), row.ids, 1)
+    seconds = {}
     for how in ("millrace", *peers):
         with tempfile.TemporaryDirectory(prefix="millrace-caches-") as temp:
             caches = {"MILLRACE_CACHE": f"{temp}/millrace", "TORCHINDUCTOR_CACHE_DIR": f"{temp}/inductor", "TRITON_CACHE_DIR": f"{temp}/triton"}
             cold, warm = row.start(how, caches), statistics.median(row.start(how, caches) for _ in range(3))
             say(f"{row.name:20} {how:14} first step done after {cold:6.1f} s cold, {warm:6.1f} s warm (median of 3)")
+            seconds[how] = {"cold_s": cold, "warm_s": warm}
+    return seconds
 
 
 def main():
@@ -409,6 +435,7 @@ def main():
     parser.add_argument("--account", action="store_true", help="also print where Millrace's time goes, per workload")
     parser.add_argument("--rounds", type=int, help="turns each racer gets; 7 unless said")
     parser.add_argument("--start", action="store_true", help="only the time from start to first step, cold and warm")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="only what the results of this commit and machine lack yet")
     parser.add_argument("--no-peers", action="store_true", help="only Millrace")
     args = parser.parse_args()
     if args.suite not in SUITES:
@@ -431,12 +458,25 @@ def main():
     say(f"{machine(device)}; commit {commit()}; {versions or 'no peers'}; medians over {rounds} turns each of {seconds} s and {steps} steps "
         "or more")
     say(f"{'workload':20} {'how':14} {'ms':>10} {'tokens/s':>11} {'ratio':>6} {'ceiling':>6} {'memory':>10}")
-    rows, faults = [], []
+    rows, starts, faults = [], {}, []
     path = ROOT / "bench" / "results" / f"{args.suite}-{slug(machine(device))}.json"
-    if args.only or args.quick or args.no_peers:
+    args.go_on = args.go_on or args.start  # beside the race that is there
+    if (args.only and not args.go_on) or args.quick or args.no_peers:
         path = ROOT / "build" / f"bench-{args.suite}.json"  # parts and first looks do not replace a whole race
     record = {"suite": args.suite, "machine": machine(device), "command": "bench/run " + " ".join(sys.argv[1:]), "commit": commit(),
-              "date": datetime.date.today().isoformat(), "peers": versions, "rows": rows}
+              "date": datetime.date.today().isoformat(), "peers": versions, "rows": rows, "starts": starts}
+
+    def keep():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+    if args.go_on and path.exists():
+        before = json.loads(path.read_text())
+        if all(before[k] == record[k] for k in ("machine", "commit", "peers")):
+            rows += before["rows"]
+            starts |= before.get("starts", {})
+        done = set(starts) if args.start else {r["workload"] for r in rows}
+        wanted = [w for w in wanted if w not in done]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as temp:
         for name in wanted:
@@ -444,31 +484,28 @@ def main():
             row = kind(name, suite[name], pathlib.Path(temp) / name, threads, device)
             entrants = BILSTM_PEERS[device] if peers and kind is BiLstmRow else peers
             if args.start:
-                show_starts(row, entrants)
+                starts[name] = show_starts(row, entrants)
+                keep()
                 continue
             try:
                 results, wrong = row.race(entrants, rounds, seconds, steps)
                 faults += [f"{name}: {w}" for w in wrong]
-                out, ceiling = "", None
+                out, kept = "", {}
                 if row.w["task"] == "train":
-                    out, ceiling, peak = row.account(results[0]["ms"])
-                    if device == "cpu":
-                        results[0]["peak_bytes"] = peak
+                    out, kept = row.account(results[0]["ms"])
+                    results[0] |= kept
             except RuntimeError as fault:
                 faults.append(f"{name}: {fault}")
                 say(f"{name:20} failed: {fault}")
                 continue
-            show(results, ceiling)
+            for r in results:
+                r["ceiling_flops_per_s"] = kept.get("ceiling_flops_per_s")
+            show(results, kept.get("ceiling_flops_per_s"))
             if args.account:
                 say(out)
-            for r in results:
-                r["ceiling_flops_per_s"] = ceiling
             rows += results
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(record, indent=1) + "\n")
+            keep()
             shutil.rmtree(row.folder)
-    if args.start:
-        return 0
     for fault in faults:
         say(f"missing: {fault}")
     say(f"written: {path.relative_to(ROOT)}")
