@@ -20,15 +20,8 @@ class Chooser : public KernelChooser {
   bool beside_;
 };
 
-// A stack of y = tanh(x w) and its gradients, which an update takes from the parameters.
-Graph stack(int layers, int64_t width) {
-  Builder b;
-  Value x = b.input("x", {{width, width}, DType::f32});
-  std::vector<Value> weights;
-  for (int i = 0; i < layers; ++i) {
-    weights.push_back(b.parameter("w" + std::to_string(i), {width, width}));
-    x = b.apply(Function::tanh, b.matmul(x, weights.back()));
-  }
+// The sum of x, its gradients, and an update that takes them from the parameters.
+Graph train(Builder& b, Value x, const std::vector<Value>& weights) {
   const Value loss = b.reduce_to(x, {});
   b.phase = Phase::backward;
   const Seed seed{loss, b.constant(1)};
@@ -37,6 +30,18 @@ Graph stack(int layers, int64_t width) {
   for (size_t i = 0; i < weights.size(); ++i) b.update(weights[i], b.sub(weights[i], gradient[i]));
   b.output("loss", loss);
   return b.finish();
+}
+
+// A stack of y = tanh(x w).
+Graph stack(int layers, int64_t width) {
+  Builder b;
+  Value x = b.input("x", {{width, width}, DType::f32});
+  std::vector<Value> weights;
+  for (int i = 0; i < layers; ++i) {
+    weights.push_back(b.parameter("w" + std::to_string(i), {width, width}));
+    x = b.apply(Function::tanh, b.matmul(x, weights.back()));
+  }
+  return train(b, x, weights);
 }
 
 struct Bound {
@@ -156,14 +161,7 @@ Graph norms(int layers) {
     const auto y = b.op_all("layer_norm", {x, weights.back()}, {{"eps", 1e-5}, {"bias", 0}});
     x = b.add(x, b.apply(Function::tanh, y[0]));
   }
-  const Value loss = b.reduce_to(x, {});
-  b.phase = Phase::backward;
-  const Seed seed{loss, b.constant(1)};
-  const auto gradient = gradients(b, std::span(&seed, 1), weights);
-  b.phase = Phase::optimizer;
-  for (size_t i = 0; i < weights.size(); ++i) b.update(weights[i], b.sub(weights[i], gradient[i]));
-  b.output("loss", loss);
-  return b.finish();
+  return train(b, x, weights);
 }
 
 TEST(Lanes, EndsOfKernelsRunBesideWhatFollows) {
