@@ -76,8 +76,9 @@ TEST(Lanes, GradientsOfParametersRunBesideTheChain) {
   EXPECT_TRUE(lanes.any_beside());
   // The chain itself does not wait for them before the update.
   for (size_t i = 0; i < bound.nodes.size(); ++i)
-    if (plan.graph[bound.nodes[i].id].phase == Phase::backward && !lanes[i].beside)
+    if (plan.graph[bound.nodes[i].id].phase == Phase::backward && !lanes[i].beside) {
       EXPECT_FALSE(lanes[i].waits_for) << plan.text();
+    }
 }
 
 TEST(Lanes, NobodyRunsBesideWhereThatIsOffOrFillsTheDevice) {
@@ -189,10 +190,12 @@ TEST(Lanes, EndsOfKernelsRunBesideWhatFollows) {
     size_t part = 0;
     for (const BoundNode& n : bound.nodes) {
       const bool apart = plan.kernels[static_cast<size_t>(n.id)].end_from >= 0;
-      if (plan.graph[n.id].phase != Phase::optimizer && !lanes[part].beside)
+      if (plan.graph[n.id].phase != Phase::optimizer && !lanes[part].beside) {
         EXPECT_FALSE(lanes[part].waits_for) << plan.text();
-      if (apart && reads_inputs)  // which must still be what they were
+      }
+      if (apart && reads_inputs) {  // which must still be what they were
         EXPECT_EQ(std::count(n.in.begin(), n.in.end(), n.out[0]), 0) << plan.text();
+      }
       if (apart && !lanes[part].beside) {  // the end waits for the beginning
         EXPECT_EQ(lanes[part + 1].waits_for, part);
         EXPECT_TRUE(lanes[part].is_waited_for);
