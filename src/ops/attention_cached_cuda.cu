@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/attention_cached_cuda.h"
 
 namespace millrace::cuda {
@@ -341,9 +342,7 @@ int64_t cached_attention_workspace(const CachedAttention& a) {
 }
 
 cudaError_t prepare_cached_attention(DType dtype) {
-  return dtype == DType::bf16  ? allow_shared<__nv_bfloat16>()
-         : dtype == DType::f16 ? allow_shared<__half>()
-                               : allow_shared<float>();
+  return with_type(dtype, []<typename T>(T*) { return allow_shared<T>(); });
 }
 
 void launch_cached_attention(const CachedAttention& a, void* workspace, cudaStream_t stream) {
@@ -355,12 +354,7 @@ void launch_cached_attention(const CachedAttention& a, void* workspace, cudaStre
     cudaMemcpyAsync(a.new_values, a.values, bytes, cudaMemcpyDeviceToDevice, stream);
   if (a.B * a.T == 0) return;
   const Plan plan = make_plan(a);
-  if (a.dtype == DType::bf16)
-    launch<__nv_bfloat16>(a, plan, workspace, stream);
-  else if (a.dtype == DType::f16)
-    launch<__half>(a, plan, workspace, stream);
-  else
-    launch<float>(a, plan, workspace, stream);
+  with_type(a.dtype, [&]<typename T>(T*) { launch<T>(a, plan, workspace, stream); });
 }
 
 }  // namespace millrace::cuda

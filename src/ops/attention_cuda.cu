@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/attention_cuda.cuh"
 #include "ops/attention_cuda.h"
 
@@ -446,9 +447,7 @@ void with_tiling(const AttentionProblem& p, Use use) {
     }
     return p.K > 32 ? use(Tiling<64, 32>(), number) : use(Tiling<32, 32>(), number);
   };
-  if (p.dtype == DType::bf16) return of_type(__nv_bfloat16());
-  if (p.dtype == DType::f16) return of_type(__half());
-  of_type(float());
+  with_type(p.dtype, [&]<typename T>(T*) { of_type(T()); });
 }
 
 }  // namespace
@@ -504,12 +503,8 @@ void attention_delta(const AttentionProblem& p, const AttentionGradient& gradien
   const int64_t rows = int64_t{p.B} * p.T * p.H;
   constexpr int kRows = kThreads / kDeltaLanes;
   const auto blocks = static_cast<unsigned>((rows + kRows - 1) / kRows);
-  if (p.dtype == DType::bf16)
-    delta_kernel<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(p, gradient);
-  else if (p.dtype == DType::f16)
-    delta_kernel<__half><<<blocks, kThreads, 0, stream>>>(p, gradient);
-  else
-    delta_kernel<float><<<blocks, kThreads, 0, stream>>>(p, gradient);
+  with_type(p.dtype,
+            [&]<typename T>(T*) { delta_kernel<T><<<blocks, kThreads, 0, stream>>>(p, gradient); });
 }
 
 }  // namespace millrace::cuda

@@ -260,8 +260,7 @@ int64_t decoder_shared_bytes(const DecoderShape& s) {
 }
 
 cudaError_t allow_decoder(DType dtype) {
-  return with_type(dtype, [](auto number) {
-    using T = decltype(number);
+  return with_type(dtype, []<typename T>(T*) {
     constexpr int kWide = Pack<T>::kCount;
     return allow_shared({address(gates_kernel<T, kFewRows>), address(gates_kernel<T, kManyRows>),
                          address(query_kernel<T, kFewRows>), address(query_kernel<T, kManyRows>),
@@ -272,8 +271,7 @@ cudaError_t allow_decoder(DType dtype) {
 }
 
 void launch_decoder(const DecoderForward& p, cudaStream_t stream) {
-  with_type(p.dtype, [&](auto number) {
-    using T = decltype(number);
+  with_type(p.dtype, [&]<typename T>(T*) {
     p.rows == kFewRows ? forward<T, kFewRows>(p, stream) : forward<T, kManyRows>(p, stream);
   });
 }

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/attention_decoder_cuda.h"
 
 namespace millrace::cuda::decoder {
@@ -190,14 +191,6 @@ void pack(const void* from, void* to, int64_t depth, int64_t columns, cudaStream
 template <typename T>
 bool in_packs(const DecoderShape& s) {
   return s.A % Pack<T>::kCount == 0 && s.M % Pack<T>::kCount == 0;
-}
-
-// f(a number of the type)
-template <typename F>
-auto with_type(DType dtype, const F& f) {
-  if (dtype == DType::bf16) return f(__nv_bfloat16{});
-  if (dtype == DType::f16) return f(__half{});
-  return f(0.0f);
 }
 
 // Lets kernels have as much shared memory as they may ask for.

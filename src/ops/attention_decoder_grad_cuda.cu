@@ -371,8 +371,7 @@ int64_t decoder_gradient_shared_bytes(const DecoderShape& s) {
 }
 
 cudaError_t allow_decoder_gradient(DType dtype) {
-  return with_type(dtype, [](auto number) {
-    using T = decltype(number);
+  return with_type(dtype, []<typename T>(T*) {
     constexpr int kWide = Pack<T>::kCount;
     return allow_shared({address(next_kernel<T, kFewRows>), address(next_kernel<T, kManyRows>),
                          address(cell_kernel<T, kFewRows>), address(cell_kernel<T, kManyRows>),
@@ -384,18 +383,17 @@ cudaError_t allow_decoder_gradient(DType dtype) {
 }
 
 void launch_decoder_setup(const DecoderBackward& p, cudaStream_t stream) {
-  with_type(p.dtype, [&](auto number) { setup<decltype(number)>(p, stream); });
+  with_type(p.dtype, [&]<typename T>(T*) { setup<T>(p, stream); });
 }
 
 void launch_decoder_steps(const DecoderBackward& p, cudaStream_t stream) {
-  with_type(p.dtype, [&](auto number) {
-    using T = decltype(number);
+  with_type(p.dtype, [&]<typename T>(T*) {
     p.rows == kFewRows ? steps<T, kFewRows>(p, stream) : steps<T, kManyRows>(p, stream);
   });
 }
 
 void launch_decoder_keys(const DecoderBackward& p, cudaStream_t stream) {
-  with_type(p.dtype, [&](auto number) { keys<decltype(number)>(p, stream); });
+  with_type(p.dtype, [&]<typename T>(T*) { keys<T>(p, stream); });
 }
 
 }  // namespace millrace::cuda

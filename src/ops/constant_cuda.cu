@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/constant_cuda.h"
 
 namespace millrace::cuda {
@@ -32,12 +33,7 @@ void launch(void* out, int64_t count, float value, cudaStream_t stream) {
 
 void launch_constant(DType dtype, void* out, int64_t count, float value, cudaStream_t stream) {
   if (count == 0) return;
-  if (dtype == DType::bf16)
-    launch<__nv_bfloat16>(out, count, value, stream);
-  else if (dtype == DType::f16)
-    launch<__half>(out, count, value, stream);
-  else
-    launch<float>(out, count, value, stream);
+  with_type(dtype, [&]<typename T>(T*) { launch<T>(out, count, value, stream); });
 }
 
 }  // namespace millrace::cuda

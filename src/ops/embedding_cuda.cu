@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/embedding_cuda.h"
 
 namespace millrace::cuda {
@@ -370,12 +371,7 @@ void launch_embedding_grad(const EmbeddingGrad& grad, void* workspace, cudaStrea
                      layout.first_piece};
   Target target = {grad.rows, grad.width,         grad.base,
                    grad.out,  layout.next_ids[0], layout.next_sums[0]};
-  if (grad.dtype == DType::bf16)
-    add_level<__nv_bfloat16>(grad.dy, entries, target, stream);
-  else if (grad.dtype == DType::f16)
-    add_level<__half>(grad.dy, entries, target, stream);
-  else
-    add_level<float>(grad.dy, entries, target, stream);
+  with_type(grad.dtype, [&]<typename T>(T*) { add_level<T>(grad.dy, entries, target, stream); });
   for (int level = 0; level < layout.levels; ++level) {
     const float* sums = layout.next_sums[level];
     entries = {layout.next_ids[level], nullptr, 2 * pieces(entries.count, entries.piece),

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/reduce_sum_cuda.h"
 
 namespace millrace::cuda {
@@ -114,12 +115,8 @@ void add_columns(const ColumnGrid& grid, const void* x, int64_t rows, int64_t wi
 
 void add_columns(DType dtype, const ColumnGrid& grid, const void* x, int64_t rows, int64_t width,
                  DType out_dtype, void* out, cudaStream_t stream) {
-  if (dtype == DType::bf16)
-    add_columns<__nv_bfloat16>(grid, x, rows, width, out_dtype, out, stream);
-  else if (dtype == DType::f16)
-    add_columns<__half>(grid, x, rows, width, out_dtype, out, stream);
-  else
-    add_columns<float>(grid, x, rows, width, out_dtype, out, stream);
+  with_type(dtype,
+            [&]<typename T>(T*) { add_columns<T>(grid, x, rows, width, out_dtype, out, stream); });
 }
 
 // --- rows: a block or a warp to each, or to a share of a long one
@@ -192,12 +189,8 @@ void add_rows(const RowGrid& grid, const void* x, int64_t rows, int64_t width, D
 
 void add_rows(DType dtype, const RowGrid& grid, const void* x, int64_t rows, int64_t width,
               DType out_dtype, void* out, cudaStream_t stream) {
-  if (dtype == DType::bf16)
-    add_rows<__nv_bfloat16>(grid, x, rows, width, out_dtype, out, stream);
-  else if (dtype == DType::f16)
-    add_rows<__half>(grid, x, rows, width, out_dtype, out, stream);
-  else
-    add_rows<float>(grid, x, rows, width, out_dtype, out, stream);
+  with_type(dtype,
+            [&]<typename T>(T*) { add_rows<T>(grid, x, rows, width, out_dtype, out, stream); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/rope_cuda.h"
 
 namespace millrace::cuda {
@@ -83,12 +84,7 @@ void launch(const RopeSizes& sizes, const double* turns, const int32_t* position
 void launch_rope(DType dtype, const RopeSizes& sizes, const double* turns, const int32_t* positions,
                  const void* x, void* y, cudaStream_t stream) {
   if (sizes.rows == 0) return;
-  if (dtype == DType::bf16)
-    launch<__nv_bfloat16>(sizes, turns, positions, x, y, stream);
-  else if (dtype == DType::f16)
-    launch<__half>(sizes, turns, positions, x, y, stream);
-  else
-    launch<float>(sizes, turns, positions, x, y, stream);
+  with_type(dtype, [&]<typename T>(T*) { launch<T>(sizes, turns, positions, x, y, stream); });
 }
 
 }  // namespace millrace::cuda

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cuda/device.cuh"
+#include "cuda/with_type.cuh"
 #include "ops/row_math_cuda.h"
 
 namespace millrace::cuda {
@@ -220,22 +221,12 @@ void launch_pieces(const RowPlan& plan, const Args&... args) {
 }
 template <template <typename, int, int> class Launch, typename... Args>
 void launch_rows(DType dtype, const RowPlan& plan, const Args&... args) {
-  if (dtype == DType::bf16)
-    launch_pieces<Launch, __nv_bfloat16>(plan, args...);
-  else if (dtype == DType::f16)
-    launch_pieces<Launch, __half>(plan, args...);
-  else
-    launch_pieces<Launch, float>(plan, args...);
+  with_type(dtype, [&]<typename T>(T*) { launch_pieces<Launch, T>(plan, args...); });
 }
 // Calls Launch<T>::run(…).
 template <template <typename> class Launch, typename... Args>
 void launch_typed(DType dtype, const Args&... args) {
-  if (dtype == DType::bf16)
-    Launch<__nv_bfloat16>::run(args...);
-  else if (dtype == DType::f16)
-    Launch<__half>::run(args...);
-  else
-    Launch<float>::run(args...);
+  with_type(dtype, [&]<typename T>(T*) { Launch<T>::run(args...); });
 }
 
 }  // namespace millrace::cuda
