@@ -32,7 +32,7 @@ void check_device(const std::string& device, const std::string& where) {
                .where = where,
                .expected = "auto, cpu, cuda, or cuda:N",
                .got = device,
-               .remedy = "device=auto"});
+               .remedy = "auto takes a GPU where there is one"});
 }
 
 std::unique_ptr<Backend> open_device(const std::string& device, const BackendOptions& options,
@@ -48,23 +48,26 @@ std::unique_ptr<Backend> open_device(const std::string& device, const BackendOpt
   }
 }
 
+void settle_precision(Settings& settings, const Backend& backend, const std::string& where) {
+  if (settings.precision == "auto") settings.precision = precision_name(backend.usual_precision());
+  if (backend.computes(settings.pass_precision())) return;
+  throw Error({.code = ErrorCode::config,
+               .what = fmt::format("{} does not compute in {}", backend.name(), settings.precision),
+               .where = where,
+               .expected = "fp32 or auto on the CPU",
+               .got = settings.precision,
+               .remedy = "auto takes what the device is fast in"});
+}
+
 std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const std::function<void(const std::string&)>& note) {
   Settings& s = run.settings;
   cpu::set_threads(static_cast<int>(s.threads));
   auto backend = open_device(s.device, {.capture = s.use_compile}, note);
   if (s.device == "auto") run.schema.note("device", "auto: " + backend->name());
-  if (s.precision == "auto") {
-    s.precision = precision_name(backend->usual_precision());
+  if (s.precision == "auto")
     run.schema.note("training.precision", "auto: what " + backend->name() + " is fast in");
-  }
-  if (!backend->computes(s.pass_precision()))
-    throw Error({.code = ErrorCode::config,
-                 .what = fmt::format("{} does not compute in {}", backend->name(), s.precision),
-                 .where = run.schema.where("training.precision"),
-                 .expected = "fp32 or auto on the CPU",
-                 .got = s.precision,
-                 .remedy = "training.precision=auto"});
+  settle_precision(s, *backend, run.schema.where("training.precision"));
   return backend;
 }
 

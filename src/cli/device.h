@@ -15,7 +15,9 @@ void check_device(const std::string& device, const std::string& where);
 // With auto, a GPU that cannot be used is told to `note`, and the CPU is taken.
 std::unique_ptr<Backend> open_device(const std::string& device, const BackendOptions& options,
                                      const std::function<void(const std::string&)>& note);
-// That of a run. Settles what was `auto`.
+// Makes `auto` what the device is fast in. Error when it cannot compute so.
+void settle_precision(Settings& settings, const Backend& backend, const std::string& where);
+// The device of a run. Settles what was `auto`.
 std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const std::function<void(const std::string&)>& note);
 

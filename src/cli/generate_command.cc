@@ -87,11 +87,8 @@ int generate_command(const GenerateArguments& arguments) {
     std::fprintf(stderr, "%s\n", text.c_str());
   });
   Settings settings;
-  settings.precision = arguments.precision == "auto" ? precision_name(backend->usual_precision())
-                                                     : arguments.precision;
-  if (!backend->computes(settings.pass_precision()))
-    throw usage(fmt::format("{} does not compute in {}", backend->name(), settings.precision),
-                "fp32 or auto on the CPU", settings.precision, "--precision auto");
+  settings.precision = arguments.precision;
+  settle_precision(settings, *backend, "--precision");
   // No more cache than the text can fill.
   const int64_t capacity =
       std::min(model->max_length(), std::ssize(prompt) + std::max<int64_t>(1, options.max_tokens));

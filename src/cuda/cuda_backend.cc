@@ -168,10 +168,7 @@ class CudaBackend : public Backend {
     choice.name = k->name;
     if (k->detail) choice.name += fmt::format(" [{}]", k->detail(site, context_));
     if (k->workspace_bytes) choice.workspace_bytes = k->workspace_bytes(site, context_);
-    if (k->run_end) {
-      choice.end_from = k->end_from;
-      choice.end_reads_inputs = k->end_reads_inputs;
-    }
+    choice.end_from = k->end_from;
     return choice;
   }
   std::unique_ptr<Arena> allocate(int64_t bytes) override {

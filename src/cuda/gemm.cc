@@ -163,13 +163,9 @@ Gemm::Gemm(const GemmSpec& spec, Context& context) : Gemm(Described{}, spec, con
   if (!library_) return;
   const std::string key = fmt::format("lt {} {}", cublasLtGetVersion(), spec.str());
   const std::string choice = context.choices().find(key, [&] { return measure(context); });
-  if (choice == kOwn && has_own(spec, context)) {
-    own_blocks_ = context.device().multiprocessors;
-    return;
-  }
   if (take(choice)) return;
   const Answers answers = ask(1);
-  if (answers.empty() && has_own(spec, context)) {
+  if ((choice == kOwn || answers.empty()) && has_own(spec, context)) {
     own_blocks_ = context.device().multiprocessors;
     return;
   }

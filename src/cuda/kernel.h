@@ -48,10 +48,9 @@ struct Kernel {
   // synchronisation, nothing read from the device, the same launches every time.
   void (*run)(const Call&) = nullptr;
   // The end of the work where it is apart: it makes the outputs from `end_from` on, out of the
-  // workspace alone or also of the inputs. It may run beside what follows. Null: `run` does all.
+  // workspace alone. It may run beside what follows. Null: `run` does all.
   void (*run_end)(const Call&) = nullptr;
   int32_t end_from = -1;
-  bool end_reads_inputs = false;
   // Shown behind the name in a Plan (the algorithm of a product). May choose by timing.
   std::string (*detail)(const OpSite&, Context&) = nullptr;
 };

@@ -28,7 +28,7 @@ LaneNode lane_node(const Plan& plan, const BoundNode& node, NodePart part) {
     const auto* const at = static_cast<const std::byte*>(data);
     return MemoryRange{at, at + bytes};
   };
-  for (size_t i = 0; i < node.in.size() && (!end || kernel.end_reads_inputs); ++i)
+  for (size_t i = 0; i < node.in.size() && !end; ++i)
     lane.read.push_back(range(node.in[i], node.in_types[i].bytes()));
   const std::vector<TensorType>& out = plan.graph[node.id].out;
   for (size_t o = 0; o < node.out.size(); ++o)

@@ -138,19 +138,12 @@ TEST(Lanes, AnyOrderThatWaitsGivesEveryNodeWhatItWants) {
 // Layer norms whose gradients of parameters are made at the end, of a kernel that has such an end.
 class WithEnds : public KernelChooser {
  public:
-  explicit WithEnds(bool reads_inputs) : reads_inputs_(reads_inputs) {}
   KernelChoice choose(const OpCard& op, const OpSite&) override {
     KernelChoice choice{.name = "one", .workspace_bytes = 512, .declined = {}};
-    if (op.name == "layer_norm_grad") {
-      choice.end_from = 1;
-      choice.end_reads_inputs = reads_inputs_;
-    }
+    if (op.name == "layer_norm_grad") choice.end_from = 1;
     return choice;
   }
   bool runs_beside() const override { return true; }
-
- private:
-  bool reads_inputs_;
 };
 
 Graph norms(int layers) {
@@ -166,42 +159,37 @@ Graph norms(int layers) {
 }
 
 TEST(Lanes, EndsOfKernelsRunBesideWhatFollows) {
-  for (const bool reads_inputs : {false, true}) {
-    WithEnds chooser(reads_inputs);
-    const Plan plan = make_plan(norms(5), {}, chooser);
-    EXPECT_NE(plan.text().find(" end beside"), std::string::npos);
-    const Bound bound(plan);
-    std::vector<LaneNode> parts;
-    int ends = 0;
-    for (const BoundNode& n : bound.nodes) {
-      const bool apart = plan.kernels[static_cast<size_t>(n.id)].end_from >= 0;
-      parts.push_back(lane_node(plan, n, apart ? NodePart::begin : NodePart::whole));
-      if (!apart) continue;
-      parts.push_back(lane_node(plan, n, NodePart::end));
-      EXPECT_TRUE(parts.back().beside);
-      // Nobody wants the gradient of x: the first layer's norm is beside as a whole.
-      EXPECT_EQ(parts[parts.size() - 2].beside, ends == 4);
-      EXPECT_EQ(parts.back().read.empty(), !reads_inputs);
-      EXPECT_EQ(parts.back().written.size(), 2u);  // the gradient of the weight and the workspace
-      ++ends;
+  WithEnds chooser;
+  const Plan plan = make_plan(norms(5), {}, chooser);
+  EXPECT_NE(plan.text().find(" end beside"), std::string::npos);
+  const Bound bound(plan);
+  std::vector<LaneNode> parts;
+  int ends = 0;
+  for (const BoundNode& n : bound.nodes) {
+    const bool apart = plan.kernels[static_cast<size_t>(n.id)].end_from >= 0;
+    parts.push_back(lane_node(plan, n, apart ? NodePart::begin : NodePart::whole));
+    if (!apart) continue;
+    parts.push_back(lane_node(plan, n, NodePart::end));
+    EXPECT_TRUE(parts.back().beside);
+    // Nobody wants the gradient of x: the first layer's norm is beside as a whole.
+    EXPECT_EQ(parts[parts.size() - 2].beside, ends == 4);
+    EXPECT_TRUE(parts.back().read.empty());
+    EXPECT_EQ(parts.back().written.size(), 2u);  // the gradient of the weight and the workspace
+    ++ends;
+  }
+  EXPECT_EQ(ends, 5);
+  const Lanes lanes(parts);
+  size_t part = 0;
+  for (const BoundNode& n : bound.nodes) {
+    const bool apart = plan.kernels[static_cast<size_t>(n.id)].end_from >= 0;
+    if (plan.graph[n.id].phase != Phase::optimizer && !lanes[part].beside) {
+      EXPECT_FALSE(lanes[part].waits_for) << plan.text();
     }
-    EXPECT_EQ(ends, 5);
-    const Lanes lanes(parts);
-    size_t part = 0;
-    for (const BoundNode& n : bound.nodes) {
-      const bool apart = plan.kernels[static_cast<size_t>(n.id)].end_from >= 0;
-      if (plan.graph[n.id].phase != Phase::optimizer && !lanes[part].beside) {
-        EXPECT_FALSE(lanes[part].waits_for) << plan.text();
-      }
-      if (apart && reads_inputs) {  // which must still be what they were
-        EXPECT_EQ(std::count(n.in.begin(), n.in.end(), n.out[0]), 0) << plan.text();
-      }
-      if (apart && !lanes[part].beside) {  // the end waits for the beginning
-        EXPECT_EQ(lanes[part + 1].waits_for, part);
-        EXPECT_TRUE(lanes[part].is_waited_for);
-      }
-      part += apart ? 2 : 1;
+    if (apart && !lanes[part].beside) {  // the end waits for the beginning
+      EXPECT_EQ(lanes[part + 1].waits_for, part);
+      EXPECT_TRUE(lanes[part].is_waited_for);
     }
+    part += apart ? 2 : 1;
   }
 }
 

@@ -129,9 +129,7 @@ void assign_buffers(Plan& plan) {
       use[static_cast<size_t>(id)].push_back(
           {id, until_of(id, static_cast<int32_t>(o) >= end_from)});
     }
-  const auto inputs_until = [&](NodeId id) {
-    return until_of(id, plan.kernels[static_cast<size_t>(id)].end_reads_inputs);
-  };
+  const auto inputs_until = [&](NodeId id) { return until_of(id, false); };
   for (NodeId id = 0; id < g.size(); ++id)
     for (Value v : g[id].in) use_of(v) = {id, std::max(use_of(v).until, inputs_until(id))};
   for (const auto& [name, v] : g.outputs) use_of(v) = {g.size(), g.size()};
@@ -150,9 +148,7 @@ void assign_buffers(Plan& plan) {
     auto& mine = plan.buffer_of[static_cast<size_t>(id)];
     const auto in_types = g.in_types(n);
     const OpSite site{n.attrs, in_types, n.out};
-    // An end that reads the inputs must find them as they were.
-    const bool may = n.op->in_place && !plan.kernels[static_cast<size_t>(id)].end_reads_inputs;
-    const auto pairs = may ? n.op->in_place(site) : std::vector<InPlace>{};
+    const auto pairs = n.op->in_place ? n.op->in_place(site) : std::vector<InPlace>{};
     std::vector<int32_t> taken;  // input buffers already given to an output of this node
     for (size_t o = 0; o < n.out.size(); ++o) {
       const Value value{id, static_cast<int32_t>(o)};

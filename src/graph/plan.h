@@ -17,10 +17,9 @@ struct KernelChoice {
   std::string name;
   int64_t workspace_bytes = 0;
   std::vector<std::string> declined;  // "name: reason", in the order they were tried
-  // The kernel's end is apart: it makes the outputs from this one on, out of the workspace (and the
-  // inputs). -1: all is made at once.
+  // The kernel's end is apart: it makes the outputs from this one on, out of the workspace. -1: all
+  // is made at once.
   int32_t end_from = -1;
-  bool end_reads_inputs = false;
 };
 
 // What a backend answers at plan time. Throws Error when it has no kernel at all.
