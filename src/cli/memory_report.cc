@@ -30,6 +30,16 @@ Cost update_cost(const Programs& p, const Settings& s) {
   return cost;
 }
 
+std::string order_text(const Plan& step) {
+  const auto seconds = step.order_seconds();
+  if (!seconds) return "";
+  return "sums are added in a fixed order, " +
+         (*seconds > 0
+              ? fmt::format("which costs {} an update beside the best that adds in any order",
+                            human_seconds(*seconds))
+              : "and nothing here that adds in any order is faster");
+}
+
 std::optional<int64_t> predicted_peak_bytes(const Programs& programs, const Model& model,
                                             const Backend& backend) {
   if (!backend.on_host())

@@ -1,4 +1,4 @@
-// What `plan` and `train` say about memory: totals, contributors, remedies.
+// What `plan` and `train` say about cost and memory: totals, contributors, remedies.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,6 +10,8 @@
 namespace millrace {
 
 Cost update_cost(const Programs& programs, const Settings& settings);
+// What the fixed order of sums costs; "" where that was not measured.
+std::string order_text(const Plan& step);
 
 // The most memory a run will take: on the host all of this process, that is as it stands, the
 // arena, and the copy that checkpoints are written from; on a device the arena, context and

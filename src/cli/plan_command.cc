@@ -166,6 +166,8 @@ int plan_command(const PlanArguments& arguments) {
                      human_bytes(limit - need));
   out += fmt::format("batch        {} now{}\n", s.batch_size,
                      largest > 0 ? fmt::format("; the largest that fits is {}", largest) : "");
+  if (const std::string text = order_text(step); !text.empty())
+    out += fmt::format("order        {}\n", text);
   out += fmt::format("recomputed   {}\n", recompute_text(programs.passes, layers));
   std::string passes;
   for (std::string_view p : pass_names())

@@ -142,6 +142,7 @@ int train_command(TrainArguments arguments) {
       human_bytes(programs.total_bytes()),
       programs.steps.size() > 1 ? fmt::format("{} shapes, up to ", programs.steps.size()) : "",
       update_cost(programs, s).flops * 1e-9, human_seconds(seconds_since(planning))));
+  if (const std::string text = order_text(programs.step()); !text.empty()) say("order    " + text);
   if (resume.from)
     say(fmt::format("resume   {} ({} updates done{})", resume.from->folder.string(),
                     resume.state.step,

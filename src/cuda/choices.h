@@ -19,6 +19,7 @@ class Choices {
   // what the rule says.
   std::string find(const std::string& key, const std::function<std::string()>& measure);
   void allow_timing(bool allowed) { may_time_ = allowed; }
+  bool may_time() const { return may_time_; }
 
   std::string used() const;              // as lines of text
   void pin(const std::string& choices);  // lines that are not choices are passed over

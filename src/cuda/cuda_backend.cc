@@ -168,6 +168,7 @@ class CudaBackend : public Backend {
     choice.name = k->name;
     if (k->detail) choice.name += fmt::format(" [{}]", k->detail(site, context_));
     if (k->workspace_bytes) choice.workspace_bytes = k->workspace_bytes(site, context_);
+    if (k->order_seconds) choice.order_seconds = k->order_seconds(site, context_);
     choice.end_from = k->end_from;
     return choice;
   }

@@ -84,8 +84,9 @@ class CudnnGraph {
   void reduce(cudnnReduceTensorOp_t mode, Tensor in, Tensor out);
   void reshape(Tensor in, Tensor out);
 
-  // The first plan in the order of the library's heuristics that is not marked nondeterministic.
-  CudnnPlan plan(cudnnHandle_t handle) &&;
+  // The first plan in the order of the library's heuristics; without `any_order`, the first that is
+  // not marked nondeterministic.
+  CudnnPlan plan(cudnnHandle_t handle, bool any_order) &&;
 
  private:
   Tensor tensor(Sizes sizes, Sizes strides, cudnnDataType_t type, bool is_virtual, bool by_value);

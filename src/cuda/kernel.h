@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,9 @@ struct Kernel {
   // workspace alone. It may run beside what follows. Null: `run` does all.
   void (*run_end)(const Call&) = nullptr;
   int32_t end_from = -1;
+  // What its fixed order of sums costs: seconds more than the best that adds in any order.
+  // Measured, where there is something to compare with.
+  std::optional<double> (*order_seconds)(const OpSite&, Context&) = nullptr;
   // Shown behind the name in a Plan (the algorithm of a product). May choose by timing.
   std::string (*detail)(const OpSite&, Context&) = nullptr;
 };

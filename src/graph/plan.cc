@@ -373,6 +373,13 @@ std::string Plan::text() const {
   return s;
 }
 
+std::optional<double> Plan::order_seconds() const {
+  std::optional<double> sum;
+  for (const KernelChoice& kernel : kernels)
+    if (kernel.order_seconds) sum = sum.value_or(0) + *kernel.order_seconds;
+  return sum;
+}
+
 std::string Plan::hash() const {
   const std::string t = text();
   const XXH128_hash_t h = XXH3_128bits(t.data(), t.size());

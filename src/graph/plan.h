@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct KernelChoice {
   // The kernel's end is apart: it makes the outputs from this one on, out of the workspace. -1: all
   // is made at once.
   int32_t end_from = -1;
+  // What a fixed order of sums costs: seconds more than the best that adds in any order. Measured,
+  // where there is such a thing.
+  std::optional<double> order_seconds = {};
 };
 
 // What a backend answers at plan time. Throws Error when it has no kernel at all.
@@ -79,7 +83,8 @@ struct Plan {
   Cost cost;  // of all nodes: arithmetic, and bytes if each reads and writes memory once
 
   std::string text() const;
-  std::string hash() const;  // 32 hex digits of the text
+  std::string hash() const;                     // 32 hex digits of the text
+  std::optional<double> order_seconds() const;  // of all nodes; nothing when nothing was measured
 };
 
 Plan make_plan(const Graph& graph, const PassOptions& options, KernelChooser& chooser);

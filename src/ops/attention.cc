@@ -247,7 +247,9 @@ constexpr CaseSizes kGradCases[] = {
     {1, 131, 2, 1, 16, true, "none", 0},      {1, 130, 2, 2, 17, false, "lengths", 0},
     {2, 70, 2, 1, 24, true, "segments", 0.1}, {1, 64, 2, 2, 64, true, "none", 0.1},
     {2, 65, 1, 1, 40, true, "lengths", 0},    {1, 40, 1, 1, 136, false, "none", 0},
-    {1, 129, 1, 1, 20, false, "none", 0.3},
+    {1, 129, 1, 1, 20, false, "none", 0.3},   {1, 64, 1, 1, 64, false, "none", 0},
+    {2, 128, 4, 2, 64, true, "none", 0},      {1, 192, 2, 2, 64, false, "none", 0},
+    {1, 384, 2, 1, 64, true, "none", 0},
 };
 
 OpCase make_case(const CaseSizes& s, bool grad) {
@@ -276,6 +278,10 @@ std::vector<OpCase> cases() {
   for (const CaseSizes& s : kCases) list.push_back(make_case(s, false));
   list.push_back(make_case({2, 6, 2, 2, 4, true, "none", 0}, false));
   list.back().attrs.set({"scale", 0.3});
+  for (const CaseSizes& s : kGradCases) {
+    list.push_back(make_case(s, false));
+    list.back().gradient = false;
+  }
   return list;
 }
 

@@ -9,7 +9,10 @@
 // [B,H,T,T] halves. Where the graph has dQ in f32 in memory, the library adds it up by atomics.
 #include "ops/attention_cudnn_cuda.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
@@ -21,6 +24,7 @@
 
 #include "cuda/context.h"
 #include "cuda/cudnn_graph.h"
+#include "cuda/gemm.h"
 #include "cuda/kernel.h"
 #include "ops/attention.h"
 
@@ -38,7 +42,7 @@ int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * k
 
 // Where the memory of a tensor of the graph is found when a plan is bound.
 struct Place {
-  enum class Buffer { input, output, row_sums, full_lengths };
+  enum class Buffer { input, output, row_sums, dq_sums, full_lengths };
   int64_t id = 0;
   Buffer buffer = Buffer::input;
   size_t index = 0;    // of the input or output
@@ -48,11 +52,12 @@ struct Place {
 struct Built {
   CudnnPlan plan;
   std::vector<Place> places;
-  int64_t row_sum_bytes = 0;
-  // The softmax sums, then what the library wants; the start is aligned by us.
-  int64_t workspace_bytes() const {
-    return kAlignment + padded(row_sum_bytes) + plan.workspace_bytes();
-  }
+  int64_t row_sum_bytes = 0, dq_sum_bytes = 0;
+  // The softmax sums, then dq where it is added up, then what the library wants; the start is
+  // aligned by us.
+  int64_t dq_sums_at() const { return padded(row_sum_bytes); }
+  int64_t library_at() const { return dq_sums_at() + padded(dq_sum_bytes); }
+  int64_t workspace_bytes() const { return kAlignment + library_at() + plan.workspace_bytes(); }
 };
 
 // The parts that forward and backward share.
@@ -62,7 +67,8 @@ class AttentionGraph {
       : s_(site), half_(dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF) {}
 
   Built forward(cudnnHandle_t handle) &&;
-  Built backward(cudnnHandle_t handle) &&;
+  // `any_order`: dq is added up in f32 by whoever comes first, and left so.
+  Built backward(cudnnHandle_t handle, bool any_order) &&;
 
  private:
   using Buffer = Place::Buffer;
@@ -87,6 +93,11 @@ class AttentionGraph {
   Tensor out_heads(Buffer buffer, size_t index) {
     return memory({s_.B, s_.H, s_.T, s_.K}, {s_.T * s_.H * s_.K, s_.K, s_.H * s_.K, 1}, half_,
                   {.buffer = buffer, .index = index});
+  }
+  Tensor dq_sums() {
+    dq_sum_bytes_ = s_.B * s_.H * s_.T * s_.K * static_cast<int64_t>(sizeof(float));
+    return memory({s_.B, s_.H, s_.T, s_.K}, {s_.H * s_.T * s_.K, s_.T * s_.K, s_.K, 1},
+                  CUDNN_DATA_FLOAT, {.buffer = Buffer::dq_sums});
   }
   Tensor row_values(Buffer buffer, size_t index) {
     return memory(rows(), {s_.H * s_.T, s_.T, 1, 1}, CUDNN_DATA_FLOAT,
@@ -113,8 +124,9 @@ class AttentionGraph {
   Tensor compare(cudnnPointwiseMode_t mode, Tensor a, Tensor b);
   Tensor transposed(Tensor pairs_tensor);
   void sum_over_queries(Tensor pairs_tensor, Tensor per_query, Tensor out);
-  Built finish(cudnnHandle_t handle) {
-    return {std::move(graph_).plan(handle), std::move(places_), row_sum_bytes_};
+  Built finish(cudnnHandle_t handle, bool any_order) {
+    return {std::move(graph_).plan(handle, any_order), std::move(places_), row_sum_bytes_,
+            dq_sum_bytes_};
   }
 
   const AttentionSite& s_;
@@ -122,7 +134,7 @@ class AttentionGraph {
   CudnnGraph graph_;
   std::vector<Place> places_;
   Tensor query_lengths_, key_lengths_;  // none: T
-  int64_t row_sum_bytes_ = 0;
+  int64_t row_sum_bytes_ = 0, dq_sum_bytes_ = 0;
 };
 
 // The library masks queries as well as keys; ours all count, so their length is T everywhere.
@@ -189,7 +201,7 @@ Built AttentionGraph::forward(cudnnHandle_t handle) && {
   const Tensor probabilities = graph_.intermediate(pairs(), half_);
   graph_.pointwise(CUDNN_POINTWISE_DIV, {exponentials, sum}, probabilities);
   graph_.matmul(probabilities, v, out, {.m = query_lengths_, .n = {}, .k = key_lengths_});
-  return finish(handle);
+  return finish(handle, false);
 }
 
 Tensor AttentionGraph::transposed(Tensor pairs_tensor) {
@@ -208,14 +220,14 @@ void AttentionGraph::sum_over_queries(Tensor pairs_tensor, Tensor per_query, Ten
   graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
-Built AttentionGraph::backward(cudnnHandle_t handle) && {
+Built AttentionGraph::backward(cudnnHandle_t handle, bool any_order) && {
   const Tensor q = heads(Buffer::input, 0, 0, s_.H);
   const Tensor k = heads_transposed(0, s_.H, s_.G);
   const Tensor v = heads_transposed(0, s_.H + s_.G, s_.G);
   const Tensor out = out_heads(Buffer::input, 1);
   const Tensor lse = row_values(Buffer::input, 2);
   const Tensor dout = out_heads(Buffer::input, 3);
-  const Tensor dq = heads(Buffer::output, 0, 0, s_.H);
+  const Tensor dq = any_order ? dq_sums() : heads(Buffer::output, 0, 0, s_.H);
   const Tensor dk = heads(Buffer::output, 0, s_.H, s_.G);
   const Tensor dv = heads(Buffer::output, 0, s_.H + s_.G, s_.G);
   // What a tile has beyond T counts as score 0 in some versions, and exp(0 - lse) may be infinite:
@@ -247,7 +259,7 @@ Built AttentionGraph::backward(cudnnHandle_t handle) && {
                           {k.strides[0], k.strides[1], k.strides[3], k.strides[2]}, half_);
   graph_.reshape(k, k_rows);
   graph_.matmul(dscores, k_rows, dq, {.m = query_lengths_, .n = {}, .k = key_lengths_});
-  return finish(handle);
+  return finish(handle, any_order);
 }
 
 // What needs no library to be refused.
@@ -293,7 +305,7 @@ class Plans {
   static Entry make(const AttentionSite& s, DType dtype, Context& context, bool backward) {
     try {
       AttentionGraph graph(s, dtype);
-      Built built = backward ? std::move(graph).backward(context.cudnn())
+      Built built = backward ? std::move(graph).backward(context.cudnn(), false)
                              : std::move(graph).forward(context.cudnn());
       const int64_t limit = context.device().memory_bytes / 16;
       if (built.workspace_bytes() > limit)
@@ -330,13 +342,17 @@ struct Bound {
   cudnnHandle_t handle = nullptr;
   std::optional<DeviceBytes> full_lengths;
   std::optional<CudnnDescriptor> pack;
+
+  void run(cudaStream_t stream) const {
+    MR_CUDA(cudnnSetStream(handle, stream));
+    MR_CUDA(cudnnBackendExecute(handle, built->plan.raw(), pack->raw()));
+  }
 };
 
-template <bool backward>
-std::shared_ptr<const void> prepare(const Call& call, Context& context) {
-  const AttentionSite s = attention_site(call.site, backward ? 4 : 1);
+std::shared_ptr<const Bound> bound_plan(std::shared_ptr<const Built> built, const AttentionSite& s,
+                                        const Call& call, Context& context) {
   auto bound = std::make_shared<Bound>();
-  bound->built = Plans::find(call.site, context, backward).built;
+  bound->built = std::move(built);
   bound->handle = context.cudnn();
   const std::vector<int32_t> lengths(static_cast<size_t>(s.B), static_cast<int32_t>(s.T));
   const auto start = static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.workspace));
@@ -355,6 +371,9 @@ std::shared_ptr<const void> prepare(const Call& call, Context& context) {
       case Place::Buffer::row_sums:
         base = row_sums;
         break;
+      case Place::Buffer::dq_sums:
+        base = row_sums + bound->built->dq_sums_at();
+        break;
       case Place::Buffer::full_lengths:
         if (!bound->full_lengths)
           bound->full_lengths.emplace(lengths.data(), std::ssize(lengths) * 4);
@@ -363,20 +382,69 @@ std::shared_ptr<const void> prepare(const Call& call, Context& context) {
     }
     pointers.emplace_back(place.id, static_cast<uint16_t*>(base) + place.halves);
   }
-  bound->pack = bound->built->plan.bind(pointers, row_sums + padded(bound->built->row_sum_bytes));
+  bound->pack = bound->built->plan.bind(pointers, row_sums + bound->built->library_at());
   return bound;
 }
 
 template <bool backward>
+std::shared_ptr<const void> prepare(const Call& call, Context& context) {
+  return bound_plan(Plans::find(call.site, context, backward).built,
+                    attention_site(call.site, backward ? 4 : 1), call, context);
+}
+
+template <bool backward>
 void run(const Call& call) {
-  const auto& bound = *static_cast<const Bound*>(call.prepared);
-  MR_CUDA(cudnnSetStream(bound.handle, call.stream));
-  MR_CUDA(cudnnBackendExecute(bound.handle, bound.built->plan.raw(), bound.pack->raw()));
+  static_cast<const Bound*>(call.prepared)->run(call.stream);
   const AttentionSite s = attention_site(call.site, backward ? 4 : 1);
   if (s.mask != Mask::lengths) return;
   const int64_t halves = s.T * (backward ? s.row() : s.H * s.K);
   clear_empty_batches(call.ids(s.mask_input), s.B, call.out_data[0], halves / 8,
                       backward ? nullptr : call.out(1), s.H * s.T, call.stream);
+}
+
+// With random memory of its own.
+double seconds_of_plan(std::shared_ptr<const Built> built, const OpSite& site,
+                       const AttentionSite& s, Context& context) {
+  std::deque<DeviceBytes> memory;
+  const auto random = [&](const TensorType& type) {
+    DeviceBytes& bytes = memory.emplace_back(type.bytes());
+    fill_random(bytes.data(), type.bytes(), type.dtype, context);
+    return bytes.data();
+  };
+  std::vector<const void*> in;
+  for (const TensorType& type : site.in) in.push_back(random(type));
+  void* const out[] = {random(site.out[0])};
+  const DeviceBytes workspace(built->workspace_bytes());
+  const auto bound = bound_plan(
+      std::move(built), s, {site, in, out, workspace.data(), nullptr, context.stream()}, context);
+  const double seconds = seconds_of(context, [&](int) { bound->run(context.stream()); });
+  MR_CUDA(cudaStreamSynchronize(context.stream()));
+  return seconds;
+}
+
+std::optional<double> order_seconds(const OpSite& site, Context& context) {
+  const AttentionSite s = attention_site(site, 4);
+  // With lengths, what would be timed is not what runs.
+  if (s.mask != Mask::none) return {};
+  const std::string key =
+      fmt::format("order attention_grad {} {}x{}x{}x{}x{} causal={}", dtype_name(site.in[0].dtype),
+                  s.B, s.T, s.H, s.G, s.K, s.causal);
+  std::optional<int64_t> nanoseconds = context.choices().number(key);
+  if (!nanoseconds && !context.choices().may_time()) return {};
+  if (!nanoseconds) try {
+      AttentionGraph graph(s, site.in[0].dtype);
+      const auto any_order =
+          std::make_shared<const Built>(std::move(graph).backward(context.cudnn(), true));
+      const double seconds =
+          seconds_of_plan(Plans::find(site, context, true).built, site, s, context) -
+          seconds_of_plan(any_order, site, s, context);
+      nanoseconds = std::llround(std::max(seconds, 0.0) * 1e9);
+      context.choices().note_number(key, *nanoseconds);
+    } catch (const Error&) {
+      (void)cudaGetLastError();  // no such plan, or no memory to spare
+      return {};
+    }
+  return static_cast<double>(*nanoseconds) * 1e-9;
 }
 
 template <bool backward>
@@ -386,6 +454,7 @@ Kernel kernel() {
           .workspace_bytes = workspace_bytes<backward>,
           .prepare = prepare<backward>,
           .run = run<backward>,
+          .order_seconds = backward ? order_seconds : nullptr,
           .detail = detail<backward>};
 }
 
