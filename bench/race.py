@@ -97,7 +97,7 @@ class Racer:
     """A process that prints a line per step; `read(line)` gives {step, ms, …} or None."""
 
     def __init__(self, how, command, read, folder, caches={}):
-        self.how, self.steps, self.counted, self.peak = how, [], [], 0
+        self.how, self.steps, self.counted, self.peak, self.threads = how, [], [], 0, None
         self.begin = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, text=True,
                                         env={**os.environ, **caches})
@@ -155,7 +155,7 @@ class OneTextEach:
     how = "millrace"
 
     def __init__(self, command):
-        self.command, self.counted, self.peak, self.ids = command, [], 0, []
+        self.command, self.counted, self.peak, self.ids, self.threads = command, [], 0, [], None
 
     def warm_up(self, _):
         self.run(0, 1)
@@ -272,44 +272,80 @@ class Row:
             if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE[self.device] * abs(b["loss"]):
                 raise RuntimeError(f"{peer.how} has loss {b['loss']:.6f} at step {b['step']}, millrace {a['loss']:.6f}")
 
+    def enter_in_turn(self, ours, hows, warm, seconds, steps, racers, faults):
+        """On a CPU, where all threads are wanted. Small work may be quicker on one core: each peer keeps the better of all and
+        one. What is far slower on one core in eager mode is not compiled for it."""
+        heat, one_core = [], True
+        for how in hows:
+            trials = []
+            for threads in [self.threads] + [1] * (self.threads > 1 and one_core):
+                racer = self.peer(how, threads)
+                racers.append(racer)
+                try:
+                    racer.warm_up(warm)
+                    self.check(ours, racer)
+                    racer.run(seconds, steps)
+                    trials.append((statistics.median(racer.counted), threads, racer))
+                    racer.counted.clear()
+                except RuntimeError as fault:
+                    self.leave_out(racer, fault, racers, faults)
+            if len(trials) == 2:
+                one_core = trials[1][0] < 1.3 * trials[0][0]
+            trials.sort(key=lambda t: t[0])
+            for _, _, racer in trials[1:]:
+                racer.stop()
+                racers.remove(racer)
+            for _, threads, racer in trials[:1]:
+                racer.threads = threads
+                heat.append(racer)
+        return heat, []
+
+    def enter_together(self, ours, hows, warm, seconds, steps, racers, faults):
+        """On a device, where compiling is long: all at once. Those that find no memory beside the others are for the next heat."""
+        heat, later = [], []
+        entered = [self.peer(how, self.threads) for how in hows]
+        racers += entered
+        for racer in entered:
+            try:
+                racer.warm_up(warm)
+                self.check(ours, racer)
+                heat.append(racer)
+            except RuntimeError as fault:
+                if "OutOfMemoryError" in str(fault) and len(entered) > 1:
+                    later.append(racer.how)
+                    racer.stop()
+                    racers.remove(racer)
+                else:
+                    self.leave_out(racer, fault, racers, faults)
+        if later and not heat:
+            heat, _ = self.enter_together(ours, later[:1], warm, seconds, steps, racers, faults)
+            later = later[1:]
+        return heat, later
+
+    def leave_out(self, racer, fault, racers, faults):
+        faults.append(str(fault))
+        say(f"{self.name:20} {racer.how} is left out: {fault}")
+        racer.stop()
+        racers.remove(racer)
+
     def race(self, peers, rounds, seconds, steps):
         """Results by racer: {how, ms, peak_bytes, threads}; and what went wrong."""
-        racers, faults, counts, one_core = [], [], {}, True
+        racers, faults = [], []
         warm = 1 if self.w["task"] == "generate" else CHECKED_STEPS
+        enter = self.enter_together if self.device == "cuda" else self.enter_in_turn
         try:
             ours = self.prepare()
             racers.append(ours)
             ours.warm_up(warm)
-            for how in peers:
-                # Small work may be quicker on one core: each peer keeps the better of all and one. What
-                # is far slower on one core in eager mode is not compiled for it.
-                trials = []
-                for threads in [self.threads] + [1] * (self.threads > 1 and one_core and self.device == "cpu"):
-                    racer = self.peer(how, threads)
-                    racers.append(racer)
-                    try:
-                        racer.warm_up(warm)
-                        self.check(ours, racer)
+            waiting, raced = list(peers), False
+            while waiting or not raced:
+                heat, waiting = enter(ours, waiting, warm, seconds, steps, racers, faults)
+                for _ in range(rounds):
+                    for racer in (ours, *heat):
                         racer.run(seconds, steps)
-                        trials.append((statistics.median(racer.counted), threads, racer))
-                    except RuntimeError as fault:
-                        faults.append(str(fault))
-                        say(f"{self.name:20} {how} is left out: {fault}")
-                        racer.stop()
-                        racers.remove(racer)
-                if len(trials) == 2:
-                    one_core = trials[1][0] < 1.3 * trials[0][0]
-                trials.sort(key=lambda t: t[0])
-                for _, _, racer in trials[1:]:
+                for racer in heat:
                     racer.stop()
-                    racers.remove(racer)
-                if trials:
-                    counts[how] = trials[0][1]
-            for racer in racers:
-                racer.counted.clear()
-            for _ in range(rounds):
-                for racer in racers:
-                    racer.run(seconds, steps)
+                raced = True
         finally:
             for racer in racers:
                 racer.stop()
@@ -319,7 +355,7 @@ class Row:
             if self.device == "cuda":
                 racer.peak = racer.steps[-1]["device_peak"] if racer is not ours else racer.steps[-1].get("arena") or self.arena
             results.append({"workload": self.name, "how": racer.how, "ms": ms, "tokens_per_s": 1e3 * self.tokens / ms,
-                            "peak_bytes": racer.peak, "threads": counts.get(racer.how, self.threads),
+                            "peak_bytes": racer.peak, "threads": racer.threads or self.threads,
                             "steps": len(racer.counted), "flops": self.flops, "bytes": self.bytes})
         return results, faults
 
@@ -338,7 +374,7 @@ class Row:
 
     def account(self, ms):
         """A plain run of Millrace: its account of time as text, and what of it is kept."""
-        steps = max(6, int(8e3 / ms))
+        steps = max(6, int((4e3 if self.device == "cuda" else 8e3) / ms))
         out, record = self.millrace("run_name=account", f"training.max_steps={steps}", "training.log_interval=1000000")
         kept = {}
         if found := re.search(r"each node at ([0-9.]+) GFLOP/s in products or ([0-9.]+) GB/s", out):
@@ -453,7 +489,7 @@ def main():
         else:
             say(f"missing peers: {', '.join(PEERS[device])} ({missing})")
     threads = len(os.sched_getaffinity(0))
-    rounds, seconds, steps = (2, 0.5, 2) if args.quick else (7, 1.5, 3)
+    rounds, seconds, steps = (2, 0.5, 2) if args.quick else (7, 1.5, 3) if device == "cpu" else (7, 1.0, 2)
     rounds = args.rounds or rounds
     say(f"{machine(device)}; commit {commit()}; {versions or 'no peers'}; medians over {rounds} turns each of {seconds} s and {steps} steps "
         "or more")

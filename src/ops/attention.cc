@@ -249,7 +249,6 @@ constexpr CaseSizes kGradCases[] = {
     {2, 65, 1, 1, 40, true, "lengths", 0},    {1, 40, 1, 1, 136, false, "none", 0},
     {1, 129, 1, 1, 20, false, "none", 0.3},   {1, 64, 1, 1, 64, false, "none", 0},
     {2, 128, 4, 2, 64, true, "none", 0},      {1, 192, 2, 2, 64, false, "none", 0},
-    {1, 384, 2, 1, 64, true, "none", 0},
 };
 
 OpCase make_case(const CaseSizes& s, bool grad) {

@@ -67,7 +67,7 @@ class AttentionGraph {
       : s_(site), half_(dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF) {}
 
   Built forward(cudnnHandle_t handle) &&;
-  // `any_order`: dq is added up in f32 by whoever comes first, and left so.
+  // `any_order`: dq is added up in f32 by whoever comes first.
   Built backward(cudnnHandle_t handle, bool any_order) &&;
 
  private:
@@ -227,7 +227,7 @@ Built AttentionGraph::backward(cudnnHandle_t handle, bool any_order) && {
   const Tensor out = out_heads(Buffer::input, 1);
   const Tensor lse = row_values(Buffer::input, 2);
   const Tensor dout = out_heads(Buffer::input, 3);
-  const Tensor dq = any_order ? dq_sums() : heads(Buffer::output, 0, 0, s_.H);
+  const Tensor dq = heads(Buffer::output, 0, 0, s_.H);
   const Tensor dk = heads(Buffer::output, 0, s_.H, s_.G);
   const Tensor dv = heads(Buffer::output, 0, s_.H + s_.G, s_.G);
   // What a tile has beyond T counts as score 0 in some versions, and exp(0 - lse) may be infinite:
@@ -258,7 +258,9 @@ Built AttentionGraph::backward(cudnnHandle_t handle, bool any_order) && {
       graph_.intermediate({k.sizes[0], k.sizes[1], k.sizes[3], k.sizes[2]},
                           {k.strides[0], k.strides[1], k.strides[3], k.strides[2]}, half_);
   graph_.reshape(k, k_rows);
-  graph_.matmul(dscores, k_rows, dq, {.m = query_lengths_, .n = {}, .k = key_lengths_});
+  const Tensor sums = any_order ? dq_sums() : dq;
+  graph_.matmul(dscores, k_rows, sums, {.m = query_lengths_, .n = {}, .k = key_lengths_});
+  if (any_order) graph_.pointwise(CUDNN_POINTWISE_IDENTITY, {sums}, dq);
   return finish(handle, any_order);
 }
 
