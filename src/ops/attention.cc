@@ -1,7 +1,11 @@
-// Scaled dot-product attention over packed q, k, v heads, never storing a T x T matrix. Forward
-// keeps the log-sum-exp of each row; backward recomputes the probabilities from it. Formulas:
-// Vaswani et al., arXiv 1706.03762; Dao et al., FlashAttention, arXiv 2205.14135 (section 3,
-// appendix B); grouped key/value heads: Ainslie et al., arXiv 2305.13245.
+// Scaled dot-product attention over packed heads, never storing a T x S matrix. Forward keeps the
+// log-sum-exp of each row; backward recomputes the probabilities from it. Formulas: Vaswani et al.,
+// arXiv 1706.03762; Dao et al., FlashAttention, arXiv 2205.14135 (section 3, appendix B); grouped
+// key/value heads: Ainslie et al., arXiv 2305.13245.
+//
+// Heads come from one tensor, qkv [B,T,(H+2G)K], or, with `cross`, keys and values are those of
+// another sequence: q [B,T,HK] and kv [B,S,2GK], keys first. The gradient has as many outputs.
+// attention_grad reads kv behind dout, so that the other inputs have the same place in both.
 //
 // A row without any unmasked key has out = 0 and lse = 0; backward applies the mask again, so such
 // a row passes no gradient.
@@ -16,49 +20,69 @@
 
 namespace millrace {
 
+namespace {
+
+using Mask = AttentionSite::Mask;
+
+bool crosses(const Attrs& attrs) { return attrs.integer("cross", 0) != 0; }
+
+}  // namespace
+
 AttentionSite attention_site(const OpSite& site, size_t tensors) {
   const Attrs& attrs = site.attrs;
   AttentionSite s;
   s.B = site.in[0].shape[0];
   s.T = site.in[0].shape[1];
+  s.cross = crosses(attrs);
+  s.S = s.cross ? site.in[tensors].shape[1] : s.T;
+  s.kv_input = s.cross ? tensors : 0;
+  s.kv_output = s.cross ? 1 : 0;
   s.H = attrs.integer("heads");
   s.G = attrs.integer("kv_heads");
   s.K = attrs.integer("head_dim");
   s.causal = attrs.integer("causal", 0) != 0;
   s.scale = attrs.number("scale", 1.0 / std::sqrt(static_cast<double>(s.K)));
   const std::string mask = attrs.text("mask", "none");
-  s.mask = mask == "lengths"    ? AttentionSite::Mask::lengths
-           : mask == "segments" ? AttentionSite::Mask::segments
-                                : AttentionSite::Mask::none;
+  s.mask = mask == "lengths" ? Mask::lengths : mask == "segments" ? Mask::segments : Mask::none;
   s.dropout = attrs.number("dropout", 0);
   s.stream = attrs.integer("stream", 0);
-  s.mask_input = tensors;
-  s.key_input = tensors + (s.mask == AttentionSite::Mask::none ? 0 : 1);
+  s.mask_input = tensors + (s.cross ? 1 : 0);
+  s.key_input = s.mask_input + (s.mask == Mask::none ? 0 : 1);
   return s;
 }
 
 namespace {
 
-using Mask = AttentionSite::Mask;
-
 // What attention and its gradient check alike: attributes, packing, optional inputs.
 std::string check(const Attrs& attrs, std::span<const TensorType> in, size_t tensors) {
-  if (in.empty()) return "wants qkv";
+  const bool cross = crosses(attrs);
+  if (in.size() < tensors + (cross ? 1 : 0))
+    return fmt::format("wants {}{}{}, got {} inputs", cross ? "q" : "qkv",
+                       tensors > 1 ? ", out, lse, dout" : "", cross ? ", kv" : "", in.size());
   const int64_t H = attrs.integer("heads"), G = attrs.integer("kv_heads"),
                 K = attrs.integer("head_dim");
   if (H < 1 || G < 1 || K < 1 || H % G != 0)
     return fmt::format("heads {} must be a multiple of kv_heads {}, head_dim {} positive", H, G, K);
-  if (const std::string mask = attrs.text("mask", "none");
-      mask != "none" && mask != "lengths" && mask != "segments")
+  const std::string mask = attrs.text("mask", "none");
+  if (mask != "none" && mask != "lengths" && mask != "segments")
     return fmt::format("mask `{}` is none of none, lengths, segments", mask);
+  if (cross && attrs.integer("causal", 0) != 0)
+    return "causal: queries and keys of cross attention are of different sequences";
+  if (cross && mask == "segments") return "mask `segments`: cross attention takes lengths only";
   const double p = attrs.number("dropout", 0);
   if (!(p >= 0 && p < 1) || keep_threshold(p) > 65535)
     return fmt::format("dropout {} outside [0, 1)", p);
   if (!std::isfinite(attrs.number("scale", 1))) return "scale is not finite";
 
-  const TensorType& qkv = in[0];
-  if (qkv.dtype != DType::f32 || qkv.shape.rank() != 3 || qkv.shape[2] != (H + 2 * G) * K)
-    return fmt::format("qkv wants f32 [B,T,{}], got {}", (H + 2 * G) * K, qkv.str());
+  const auto packs = [](const TensorType& type, int64_t width) {
+    return type.dtype == DType::f32 && type.shape.rank() == 3 && type.shape[2] == width;
+  };
+  const int64_t width = (cross ? H : H + 2 * G) * K;
+  if (!packs(in[0], width))
+    return fmt::format("{} wants f32 [B,T,{}], got {}", cross ? "q" : "qkv", width, in[0].str());
+  if (cross && (!packs(in[tensors], 2 * G * K) || in[tensors].shape[0] != in[0].shape[0]))
+    return fmt::format("kv wants f32 [{},S,{}], got {}", in[0].shape[0], 2 * G * K,
+                       in[tensors].str());
   const AttentionSite s = attention_site({attrs, in, {}}, tensors);
   const bool keyed = s.dropout > 0;
   if (std::string fault = expect_inputs(in, s.key_input + (keyed ? 1 : 0)); !fault.empty())
@@ -83,7 +107,6 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
 
 std::string grad_infer(const Attrs& attrs, std::span<const TensorType> in,
                        std::vector<TensorType>& out) {
-  if (in.size() < 4) return fmt::format("wants qkv, out, lse, dout, got {} inputs", in.size());
   if (std::string fault = check(attrs, in, 4); !fault.empty()) return fault;
   const AttentionSite s = attention_site({attrs, in, {}}, 4);
   const TensorType heads{{s.B, s.T, s.H * s.K}, DType::f32}, rows{{s.B, s.H, s.T}, DType::f32};
@@ -91,29 +114,37 @@ std::string grad_infer(const Attrs& attrs, std::span<const TensorType> in,
     return fmt::format("out, lse, dout want {}, {}, {}, got {}, {}, {}", heads.str(), rows.str(),
                        heads.str(), in[1].str(), in[2].str(), in[3].str());
   out = {in[0]};
+  if (s.cross) out.push_back(in[s.kv_input]);
   return "";
 }
 
 void vjp(GradContext& g) {
   if (g.grad(1).valid()) return g.b.fail("attention: lse is for its own backward, not for a loss");
-  if (!g.wants(0)) return;
+  const bool wants_kv = crosses(g.node.attrs) && g.wants(1);
+  if (!g.wants(0) && !wants_kv) return;
   std::vector<Value> in{g.in(0), g.out(0), g.out(1), g.grad(0)};
   in.insert(in.end(), g.node.in.begin() + 1, g.node.in.end());
-  g.set(0, g.b.op("attention_grad", std::move(in), g.node.attrs));
+  const std::vector<Value> grads = g.b.op_all("attention_grad", std::move(in), g.node.attrs);
+  if (g.wants(0)) g.set(0, grads[0]);
+  if (wants_kv) g.set(1, grads[1]);
 }
 
 // The scores of one query row and the factors its probabilities get from dropout.
 template <typename T>
 class Row {
  public:
-  Row(const AttentionSite& s, const T* qkv, const int32_t* mask, const int32_t* key)
-      : s_(s), qkv_(qkv), mask_(mask), key_(key), score(static_cast<size_t>(s.T)), keep(score) {}
+  Row(const AttentionSite& s, const RefCall<T>& c)
+      : s_(s),
+        q_(c.in(0)),
+        kv_(c.in(s.kv_input)),
+        mask_(s.mask == Mask::none ? nullptr : c.ids(s.mask_input)),
+        key_(s.dropout == 0 ? nullptr : c.ids(s.key_input)),
+        score(static_cast<size_t>(s.S)),
+        keep(score) {}
 
-  const T* q(int64_t b, int64_t h, int64_t t) const { return head(b, t, h); }
-  const T* k(int64_t b, int64_t h, int64_t t) const { return head(b, t, s_.H + s_.kv_head(h)); }
-  const T* v(int64_t b, int64_t h, int64_t t) const {
-    return head(b, t, s_.H + s_.G + s_.kv_head(h));
-  }
+  const T* q(int64_t b, int64_t h, int64_t t) const { return q_ + s_.q_at(b, h, t); }
+  const T* k(int64_t b, int64_t h, int64_t j) const { return kv_ + s_.k_at(b, s_.kv_head(h), j); }
+  const T* v(int64_t b, int64_t h, int64_t j) const { return kv_ + s_.v_at(b, s_.kv_head(h), j); }
 
   bool masked(int64_t b, int64_t i, int64_t j) const {
     if (s_.causal && j > i) return true;
@@ -123,53 +154,43 @@ class Row {
 
   void fill(int64_t b, int64_t h, int64_t i) {
     const uint32_t threshold = keep_threshold(s_.dropout);
-    for (int64_t j = 0; j < s_.T; ++j) {
+    for (int64_t j = 0; j < s_.S; ++j) {
       T dot = 0;
       for (int64_t d = 0; d < s_.K; ++d) dot += q(b, h, i)[d] * k(b, h, j)[d];
       const auto at = static_cast<size_t>(j);
       score[at] = masked(b, i, j) ? -std::numeric_limits<T>::infinity() : dot * T(s_.scale);
-      const int64_t element = ((b * s_.H + h) * s_.T + i) * s_.T + j;
-      const bool kept = s_.dropout == 0 || keep_element(key_, s_.stream, element, threshold);
+      const bool kept =
+          s_.dropout == 0 || keep_element(key_, s_.stream, s_.pair_at(b, h, i, j), threshold);
       keep[at] = kept ? T(s_.dropout == 0 ? 1 : keep_scale(s_.dropout)) : T(0);
     }
   }
 
  private:
-  const T* head(int64_t b, int64_t t, int64_t index) const {
-    return qkv_ + (b * s_.T + t) * s_.row() + index * s_.K;
-  }
-
   const AttentionSite& s_;
-  const T* qkv_;
-  const int32_t* mask_;
-  const int32_t* key_;
+  const T *q_, *kv_;
+  const int32_t *mask_, *key_;
 
  public:
-  std::vector<T> score, keep;  // [T]; score is -inf where masked
+  std::vector<T> score, keep;  // [S]; score is -inf where masked
 };
-
-template <typename T>
-Row<T> reference_row(const AttentionSite& s, const RefCall<T>& c) {
-  return {s, c.in(0), s.mask == Mask::none ? nullptr : c.ids(s.mask_input),
-          s.dropout == 0 ? nullptr : c.ids(s.key_input)};
-}
 
 template <typename T>
 void reference(const RefCall<T>& c) {
   const AttentionSite s = attention_site(c.site, 1);
-  Row<T> row = reference_row(s, c);
+  const T nothing = -std::numeric_limits<T>::infinity();
+  Row<T> row(s, c);
   for (int64_t b = 0; b < s.B; ++b)
     for (int64_t h = 0; h < s.H; ++h)
       for (int64_t i = 0; i < s.T; ++i) {
         row.fill(b, h, i);
-        const T top = *std::max_element(row.score.begin(), row.score.end());
-        const bool empty = top == -std::numeric_limits<T>::infinity();
+        const T top = s.S == 0 ? nothing : *std::max_element(row.score.begin(), row.score.end());
+        const bool empty = top == nothing;
         T sum = 0;
         for (T score : row.score) sum += empty ? T(0) : std::exp(score - top);
-        T* out = c.out(0) + ((b * s.T + i) * s.H + h) * s.K;
+        T* out = c.out(0) + s.out_at(b, h, i);
         std::fill_n(out, s.K, T(0));
-        c.out(1)[(b * s.H + h) * s.T + i] = empty ? T(0) : top + std::log(sum);
-        for (int64_t j = 0; j < s.T && !empty; ++j) {
+        c.out(1)[s.row_at(b, h, i)] = empty ? T(0) : top + std::log(sum);
+        for (int64_t j = 0; j < s.S && !empty; ++j) {
           const auto at = static_cast<size_t>(j);
           const T p = std::exp(row.score[at] - top) / sum * row.keep[at];
           for (int64_t d = 0; d < s.K; ++d) out[d] += p * row.v(b, h, j)[d];
@@ -180,24 +201,23 @@ void reference(const RefCall<T>& c) {
 template <typename T>
 void grad_reference(const RefCall<T>& c) {
   const AttentionSite s = attention_site(c.site, 4);
-  Row<T> row = reference_row(s, c);
-  T* dqkv = c.out(0);
-  std::fill_n(dqkv, c.out_shape(0).numel(), T(0));
+  Row<T> row(s, c);
+  for (size_t o = 0; o <= s.kv_output; ++o) std::fill_n(c.out(o), c.out_shape(o).numel(), T(0));
   for (int64_t b = 0; b < s.B; ++b)
     for (int64_t h = 0; h < s.H; ++h)
       for (int64_t i = 0; i < s.T; ++i) {
         row.fill(b, h, i);
-        const T lse = c.in(2)[(b * s.H + h) * s.T + i];
-        const T* out = c.in(1) + ((b * s.T + i) * s.H + h) * s.K;
-        const T* dout = c.in(3) + ((b * s.T + i) * s.H + h) * s.K;
+        const T lse = c.in(2)[s.row_at(b, h, i)];
+        const T* out = c.in(1) + s.out_at(b, h, i);
+        const T* dout = c.in(3) + s.out_at(b, h, i);
         T delta = 0;
         for (int64_t d = 0; d < s.K; ++d) delta += dout[d] * out[d];
-        T* dq = dqkv + (row.q(b, h, i) - c.in(0));
-        for (int64_t j = 0; j < s.T; ++j) {
+        T* dq = c.out(0) + s.q_at(b, h, i);
+        for (int64_t j = 0; j < s.S; ++j) {
           const auto at = static_cast<size_t>(j);
           const T p = std::exp(row.score[at] - lse);
-          T* dk = dqkv + (row.k(b, h, j) - c.in(0));
-          T* dv = dqkv + (row.v(b, h, j) - c.in(0));
+          T* dk = c.out(s.kv_output) + s.k_at(b, s.kv_head(h), j);
+          T* dv = c.out(s.kv_output) + s.v_at(b, s.kv_head(h), j);
           T dp = 0;
           for (int64_t d = 0; d < s.K; ++d) {
             dp += dout[d] * row.v(b, h, j)[d];
@@ -229,6 +249,7 @@ struct CaseSizes {
   bool causal;
   const char* mask;
   double dropout;
+  int64_t S = -1;  // keys of another sequence; -1: of the same
 };
 
 // Blocks of the kernels are 64 keys wide and vectors 8 or 16, so sizes stand around those.
@@ -242,17 +263,32 @@ constexpr CaseSizes kCases[] = {
     {1, 5, 1, 1, 65, true, "none", 0},     {1, 67, 1, 1, 2, true, "segments", 0},
     {1, 131, 1, 1, 2, true, "none", 0},    {1, 11, 1, 1, 40, false, "none", 0},
 };
+constexpr CaseSizes kCrossCases[] = {
+    {2, 5, 2, 2, 3, false, "none", 0, 3},       {1, 4, 4, 2, 5, false, "none", 0, 9},
+    {2, 6, 2, 1, 4, false, "none", 0, 1},       {3, 1, 2, 2, 7, false, "lengths", 0, 6},
+    {3, 7, 4, 2, 3, false, "lengths", 0, 4},    {1, 8, 2, 1, 4, false, "none", 0.25, 13},
+    {2, 5, 2, 2, 3, false, "lengths", 0.5, 11}, {1, 3, 1, 1, 2, false, "lengths", 0, 131},
+    {1, 70, 1, 1, 2, false, "none", 0, 5},      {1, 2, 1, 1, 65, false, "none", 0, 2},
+    {1, 3, 2, 1, 8, false, "none", 0, 0},       {2, 0, 2, 1, 8, false, "lengths", 0, 3},
+};
 // Too large for a gradient check by differences: kernels against the reference.
-constexpr CaseSizes kGradCases[] = {
+constexpr CaseSizes kLargeCases[] = {
     {1, 131, 2, 1, 16, true, "none", 0},      {1, 130, 2, 2, 17, false, "lengths", 0},
     {2, 70, 2, 1, 24, true, "segments", 0.1}, {1, 64, 2, 2, 64, true, "none", 0.1},
     {2, 65, 1, 1, 40, true, "lengths", 0},    {1, 40, 1, 1, 136, false, "none", 0},
     {1, 129, 1, 1, 20, false, "none", 0.3},   {1, 64, 1, 1, 64, false, "none", 0},
     {2, 128, 4, 2, 64, true, "none", 0},      {1, 192, 2, 2, 64, false, "none", 0},
 };
+constexpr CaseSizes kLargeCrossCases[] = {
+    {1, 128, 2, 2, 64, false, "none", 0, 192},   {4, 128, 4, 2, 64, false, "lengths", 0, 192},
+    {2, 130, 2, 1, 64, false, "none", 0, 65},    {2, 40, 2, 2, 64, false, "lengths", 0.1, 200},
+    {1, 65, 2, 1, 17, false, "lengths", 0, 131}, {1, 64, 1, 1, 136, false, "none", 0, 40},
+    {2, 70, 4, 2, 24, false, "none", 0.3, 129},  {2, 33, 2, 2, 48, false, "lengths", 0, 300},
+};
 
 OpCase make_case(const CaseSizes& s, bool grad) {
-  OpCase c{{normal_input({s.B, s.T, (s.H + 2 * s.G) * s.K})},
+  const bool cross = s.S >= 0;
+  OpCase c{{normal_input({s.B, s.T, (cross ? s.H : s.H + 2 * s.G) * s.K})},
            {{"heads", s.H},
             {"kv_heads", s.G},
             {"head_dim", s.K},
@@ -262,8 +298,12 @@ OpCase make_case(const CaseSizes& s, bool grad) {
   if (grad)
     for (const Shape& shape : {Shape{s.B, s.T, s.H * s.K}, {s.B, s.H, s.T}, {s.B, s.T, s.H * s.K}})
       c.in.push_back(normal_input(shape));
+  if (cross) {
+    c.in.push_back(normal_input({s.B, s.S, 2 * s.G * s.K}));
+    c.attrs.set({"cross", 1});
+  }
   const std::string_view mask = s.mask;
-  if (mask == "lengths") c.in.push_back(index_input({s.B}, s.T + 1));
+  if (mask == "lengths") c.in.push_back(index_input({s.B}, (cross ? s.S : s.T) + 1));
   if (mask == "segments") c.in.push_back(index_input({s.B, s.T}, 3));
   if (s.dropout > 0) {
     c.in.push_back(index_input({4}, 1000));
@@ -274,21 +314,42 @@ OpCase make_case(const CaseSizes& s, bool grad) {
 
 std::vector<OpCase> cases() {
   std::vector<OpCase> list;
-  for (const CaseSizes& s : kCases) list.push_back(make_case(s, false));
+  const auto add = [&](std::span<const CaseSizes> sizes, bool gradient) {
+    for (const CaseSizes& s : sizes) {
+      list.push_back(make_case(s, false));
+      list.back().gradient = gradient;
+    }
+  };
+  add(kCases, true);
   list.push_back(make_case({2, 6, 2, 2, 4, true, "none", 0}, false));
   list.back().attrs.set({"scale", 0.3});
-  for (const CaseSizes& s : kGradCases) {
-    list.push_back(make_case(s, false));
-    list.back().gradient = false;
-  }
+  add(kLargeCases, false);
+  add(kCrossCases, true);
+  add(kLargeCrossCases, false);
   return list;
 }
 
 std::vector<OpCase> grad_cases() {
   std::vector<OpCase> list;
-  for (const CaseSizes& s : kCases) list.push_back(make_case(s, true));
-  for (const CaseSizes& s : kGradCases) list.push_back(make_case(s, true));
-  list.back().attrs.set({"scale", 0.3});
+  const auto add = [&](std::span<const CaseSizes> sizes) {
+    for (const CaseSizes& s : sizes) list.push_back(make_case(s, true));
+    list.back().attrs.set({"scale", 0.3});
+  };
+  add(kCases);
+  add(kLargeCases);
+  add(kCrossCases);
+  add(kLargeCrossCases);
+  return list;
+}
+
+// A layer of an encoder-decoder: the target reads itself, then the source.
+constexpr CaseSizes kBenchmarks[] = {{32, 128, 8, 8, 64, true, "none", 0},
+                                     {32, 128, 8, 8, 64, false, "none", 0, 128}};
+
+template <bool kGrad>
+std::vector<OpCase> benchmarks() {
+  std::vector<OpCase> list;
+  for (const CaseSizes& s : kBenchmarks) list.push_back(make_case(s, kGrad));
   return list;
 }
 
@@ -298,13 +359,14 @@ extern const OpCard attention_card;
 const OpCard attention_card = {
     .name = "attention",
     .summary =
-        "softmax(scale q k' + mask) v over packed heads [B,T,(H+2G)K] with its row log-sum-exp "
-        "(arXiv 1706.03762, 2205.14135, 2305.13245)",
+        "softmax(scale q k' + mask) v over packed heads [B,T,(H+2G)K] with its row log-sum-exp; "
+        "with cross, over q [B,T,HK] and kv [B,S,2GK] (arXiv 1706.03762, 2205.14135, 2305.13245)",
     .infer = infer,
     .vjp = vjp,
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
+    .benchmarks = benchmarks<false>,
     .full_out = 0b10,
 };
 
@@ -320,6 +382,7 @@ const OpCard attention_grad_card = {
     .reference_f64 = grad_reference<double>,
     .cost = grad_cost,
     .cases = grad_cases,
+    .benchmarks = benchmarks<true>,
     .full_in = 0b100,
 };
 

@@ -41,8 +41,10 @@ std::string decline(const OpSite& site) {
 struct Problem : AttentionSite {
   Problem(const Call& call, size_t tensors)
       : AttentionSite(attention_site(call.site, tensors)),
-        qkv(call.in(0)),
-        stride(row()),
+        q(call.in(0)),
+        kv(call.in(kv_input)),
+        q_stride(q_row()),
+        kv_stride(kv_row()),
         factor(static_cast<float>(scale)),
         keep_factor(static_cast<float>(keep_scale(dropout))),
         threshold(keep_threshold(dropout)) {
@@ -51,12 +53,7 @@ struct Problem : AttentionSite {
     if (dropout > 0) key = call.ids(key_input);
   }
 
-  int64_t q_at(int64_t b, int64_t h, int64_t t) const { return (b * T + t) * stride + h * K; }
-  int64_t k_at(int64_t b, int64_t g, int64_t t) const { return q_at(b, H + g, t); }
-  int64_t v_at(int64_t b, int64_t g, int64_t t) const { return q_at(b, H + G + g, t); }
-  int64_t out_at(int64_t b, int64_t h, int64_t t) const { return ((b * T + t) * H + h) * K; }
-
-  int64_t keys(int64_t b) const { return lengths ? std::clamp<int64_t>(lengths[b], 0, T) : T; }
+  int64_t keys(int64_t b) const { return lengths ? std::clamp<int64_t>(lengths[b], 0, S) : S; }
   // No query of [i, i + ni) shares a segment with a key of [j, j + nj): their ranges do not meet.
   bool apart(int64_t b, int64_t i, int64_t ni, int64_t j, int64_t nj) const {
     if (!segments) return false;
@@ -75,12 +72,11 @@ struct Problem : AttentionSite {
 
   // keep[x]: what dropout multiplies the probability of query i and key j + x with.
   void keep_row(int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, float* keep) const {
-    const int64_t element = ((b * H + h) * T + i) * T + j;
-    keep_factors(key, stream, element, n, threshold, keep_factor, keep);
+    keep_factors(key, stream, pair_at(b, h, i, j), n, threshold, keep_factor, keep);
   }
 
-  const float* qkv;
-  int64_t stride;
+  const float *q, *kv;
+  int64_t q_stride, kv_stride;
   float factor, keep_factor;
   uint32_t threshold;
   const int32_t *lengths = nullptr, *segments = nullptr, *key = nullptr;
@@ -96,7 +92,7 @@ void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t n
   const int64_t wide = padded(p.K), g = p.kv_head(h);
   const int64_t block = block_of(p.K, kBlock, kForwardFloats);
   const int64_t end = p.causal ? std::min(p.keys(b), i0 + ni) : p.keys(b);
-  const float* q = p.qkv + p.q_at(b, h, i0);
+  const float* q = p.q + p.q_at(b, h, i0);
 
   std::fill_n(o, ni * wide, 0.0f);
   std::fill_n(top, ni, kMinusInfinity);
@@ -109,13 +105,13 @@ void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t n
       return p.causal ? std::clamp(i0 + i - j0 + 1, int64_t{0}, nj) : nj;
     };
     const int64_t first = p.causal ? std::max(int64_t{0}, j0 - i0) : 0;
-    copy_transposed(nj, p.K, p.qkv + p.k_at(b, g, j0), p.stride, kt, block, p.factor);
+    copy_transposed(nj, p.K, p.kv + p.k_at(b, g, j0), p.kv_stride, kt, block, p.factor);
     auto scores = [&](int64_t, int64_t last) {
       for (int64_t i = last; i < std::min(last + kTileRows, ni); ++i)
-        prefetch_row(q + i * p.stride, p.K);
+        prefetch_row(q + i * p.q_stride, p.K);
       return GemmPart{seen(last - 1), 0, p.K};
     };
-    small_gemm<Left::rows>(first, ni, q, p.stride, kt, block, s, kScoreStride, false, scores);
+    small_gemm<Left::rows>(first, ni, q, p.q_stride, kt, block, s, kScoreStride, false, scores);
     for (int64_t i = first; i < ni; ++i) {
       float* row = s + i * kScoreStride;
       const int64_t n = seen(i);
@@ -141,7 +137,7 @@ void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t n
       }
       store(row + whole, Lanes{});
     }
-    copy_rows(nj, p.K, p.qkv + p.v_at(b, g, j0), p.stride, v, wide, 1.0f);
+    copy_rows(nj, p.K, p.kv + p.v_at(b, g, j0), p.kv_stride, v, wide, 1.0f);
     auto values = [&](int64_t, int64_t last) { return GemmPart{p.K, 0, seen(last - 1)}; };
     small_gemm<Left::rows>(first, ni, s, kScoreStride, v, wide, o, wide, true, values);
   }
@@ -151,7 +147,7 @@ void forward_block(const Problem& p, int64_t b, int64_t h, int64_t i0, int64_t n
 #pragma omp simd
     for (int64_t d = 0; d < p.K; ++d) to[d] = o[i * wide + d] * factor;
   }
-  float* rows = lse + (b * p.H + h) * p.T + i0;
+  float* rows = lse + p.row_at(b, h, i0);
 #pragma omp simd
   for (int64_t i = 0; i < ni; ++i) rows[i] = sum[i] == 0 ? 0.0f : top[i] + vlog(sum[i]);
 }
@@ -175,8 +171,8 @@ struct Cut {
   explicit Cut(const AttentionSite& s) : block(block_of(s.K, kBlock, kBackwardFloats)) {
     const int64_t heads = std::max(int64_t{1}, s.B * s.G);
     const int64_t wanted = std::min(kMaxRuns, pieces(kTasks, heads));
-    run = std::max(int64_t{1}, pieces(pieces(s.T, block), wanted)) * block;
-    runs = std::max(int64_t{1}, pieces(s.T, run));
+    run = std::max(int64_t{1}, pieces(pieces(s.S, block), wanted)) * block;
+    runs = std::max(int64_t{1}, pieces(s.S, run));
   }
   int64_t block, run, runs;
 };
@@ -191,13 +187,13 @@ struct Backward {
   Problem p;
   Cut cut;
   const float *out, *lse, *dout;
-  float* dqkv;
+  float *dq, *dkv;
   float* deltas;  // [runs][B,H,T]: sum over d of dout * out; each run its own, so that none waits
   float* shares;  // [runs - 1][B,T,H,K]
 
   // Where this run's dq goes.
-  float* dq(int64_t r, int64_t b, int64_t h, int64_t t) const {
-    return r == 0 ? dqkv + p.q_at(b, h, t)
+  float* dq_of(int64_t r, int64_t b, int64_t h, int64_t t) const {
+    return r == 0 ? dq + p.q_at(b, h, t)
                   : shares + (r - 1) * p.B * p.T * p.H * p.K + p.out_at(b, h, t);
   }
   int64_t first_query(int64_t r) const { return p.causal ? r * cut.run : 0; }
@@ -231,7 +227,7 @@ void Backward::score_gradients(int64_t b, int64_t h, int64_t i, int64_t j, int64
                                float* s, float* dp) const {
   float keep[kBlock];
   if (kKeep) p.keep_row(b, h, i, j, padded(n), keep);
-  const float sum = lse[(b * p.H + h) * p.T + i];
+  const float sum = lse[p.row_at(b, h, i)];
   p.mask_segments(b, i, j, n, s);
   const int64_t whole = padded(n);
   mask_tail(s, n);
@@ -260,19 +256,20 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
   const bool fill = p.segments || p.keys(b) <= r * cut.run;
   for (int64_t h = g * group; h < (g + 1) * group; ++h) {
     fill_delta(r, b, h);
-    for (int64_t t = first_query(r); t < p.T && fill; ++t) std::fill_n(dq(r, b, h, t), p.K, 0.0f);
+    for (int64_t t = first_query(r); t < p.T && fill; ++t)
+      std::fill_n(dq_of(r, b, h, t), p.K, 0.0f);
   }
 
-  for (int64_t j0 = r * cut.run; j0 < std::min(p.T, (r + 1) * cut.run); j0 += block) {
-    const int64_t all = std::min(block, p.T - j0), nj = std::min(all, p.keys(b) - j0);
+  for (int64_t j0 = r * cut.run; j0 < std::min(p.S, (r + 1) * cut.run); j0 += block) {
+    const int64_t all = std::min(block, p.S - j0), nj = std::min(all, p.keys(b) - j0);
     const bool add = fill || j0 > r * cut.run;
     std::fill_n(dk, all * wide, 0.0f);
     std::fill_n(dv, all * wide, 0.0f);
     if (nj > 0) {
-      const float *k_from = p.qkv + p.k_at(b, g, j0), *v_from = p.qkv + p.v_at(b, g, j0);
-      copy_transposed(nj, p.K, k_from, p.stride, kt, block, 1.0f);
-      copy_transposed(nj, p.K, v_from, p.stride, vt, block, 1.0f);
-      copy_rows(nj, p.K, k_from, p.stride, k, wide, p.factor);
+      const float *k_from = p.kv + p.k_at(b, g, j0), *v_from = p.kv + p.v_at(b, g, j0);
+      copy_transposed(nj, p.K, k_from, p.kv_stride, kt, block, 1.0f);
+      copy_transposed(nj, p.K, v_from, p.kv_stride, vt, block, 1.0f);
+      copy_rows(nj, p.K, k_from, p.kv_stride, k, wide, p.factor);
     }
     for (int64_t h = g * group; h < (g + 1) * group && nj > 0; ++h)
       for (int64_t i0 = p.causal ? j0 : 0; i0 < p.T; i0 += block) {
@@ -281,7 +278,7 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
         const bool diagonal = p.causal && i0 == j0;
         auto seen = [&](int64_t i) { return diagonal ? std::min(nj, i + 1) : nj; };
         auto scores = [&](int64_t, int64_t last) { return GemmPart{seen(last - 1), 0, p.K}; };
-        copy_rows(ni, p.K, p.qkv + p.q_at(b, h, i0), p.stride, q, wide, p.factor);
+        copy_rows(ni, p.K, p.q + p.q_at(b, h, i0), p.q_stride, q, wide, p.factor);
         small_gemm<Left::rows>(0, ni, q, wide, kt, block, s, kScoreStride, false, scores);
         copy_rows(ni, p.K, dout + p.out_at(b, h, i0), p.H * p.K, d_o, wide, 1.0f);
         small_gemm<Left::rows>(0, ni, d_o, wide, vt, block, dp, kScoreStride, false, scores);
@@ -301,7 +298,7 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
         auto by_queries = [&](int64_t, int64_t last) { return GemmPart{p.K, 0, seen(last - 1)}; };
         small_gemm<Left::rows>(0, ni, dp, kScoreStride, k, wide, d_q, wide, false, by_queries);
         for (int64_t i = 0; i < ni; ++i) {
-          float* to = dq(r, b, h, i0 + i);
+          float* to = dq_of(r, b, h, i0 + i);
           const float* from = d_q + i * wide;
           if (!add) {
             std::copy_n(from, p.K, to);
@@ -312,8 +309,8 @@ void Backward::run_keys(int64_t r, int64_t b, int64_t g) const {
         }
       }
     for (int64_t j = 0; j < all; ++j) {
-      std::copy_n(dk + j * wide, p.K, dqkv + p.k_at(b, g, j0 + j));
-      std::copy_n(dv + j * wide, p.K, dqkv + p.v_at(b, g, j0 + j));
+      std::copy_n(dk + j * wide, p.K, dkv + p.k_at(b, g, j0 + j));
+      std::copy_n(dv + j * wide, p.K, dkv + p.v_at(b, g, j0 + j));
     }
   }
 }
@@ -323,7 +320,15 @@ void grad_run(const Call& call) {
   const Cut cut(p);
   float* deltas = call.scratch();
   float* shares = deltas + cut.runs * p.B * p.H * p.T;
-  const Backward w{p, cut, call.in(1), call.in(2), call.in(3), call.out(0), deltas, shares};
+  const Backward w{.p = p,
+                   .cut = cut,
+                   .out = call.in(1),
+                   .lse = call.in(2),
+                   .dout = call.in(3),
+                   .dq = call.out(0),
+                   .dkv = call.out(p.kv_output),
+                   .deltas = deltas,
+                   .shares = shares};
   const int64_t heads = p.B * p.G;
   parallel_tasks(cut.runs * heads, [&](int64_t task) {
     // First keys first: when causal they have the most queries.
@@ -334,8 +339,8 @@ void grad_run(const Call& call) {
   parallel_ranges(p.B * p.T, grain, [&](int64_t begin, int64_t end) {
     for (int64_t x = begin; x < end; ++x)
       for (int64_t r = 1; r < cut.runs && w.first_query(r) <= x % p.T; ++r) {
-        float* to = w.dq(0, x / p.T, 0, x % p.T);
-        const float* from = w.dq(r, x / p.T, 0, x % p.T);
+        float* to = w.dq_of(0, x / p.T, 0, x % p.T);
+        const float* from = w.dq_of(r, x / p.T, 0, x % p.T);
 #pragma omp simd
         for (int64_t d = 0; d < p.H * p.K; ++d) to[d] += from[d];
       }

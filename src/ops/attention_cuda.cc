@@ -47,6 +47,7 @@ std::string decline(const OpSite& site, Context& context) {
   constexpr bool kTensor = kFamily == Family::tensor;
   constexpr int kMaxWidth = kTensor ? kTensorMaxWidth : kTiledMaxWidth;
   const int64_t width = site.attrs.integer("head_dim");
+  if (site.attrs.integer("cross", 0) != 0) return "no cross attention";
   if (kTensor && !is_half(site.in[0].dtype)) return "tensor cores multiply halves";
   if (kTensor && width % 8 != 0) return fmt::format("head_dim {} is no multiple of 8", width);
   if (width > kMaxWidth) return fmt::format("head_dim {} over {}", width, kMaxWidth);

@@ -82,12 +82,12 @@ class AttentionGraph {
   }
   // `count` heads of the packed buffer, the first of them `first` heads in: [B,count,T,K].
   Tensor heads(Buffer buffer, size_t index, int64_t first, int64_t count) {
-    return memory({s_.B, count, s_.T, s_.K}, {s_.T * s_.row(), s_.K, s_.row(), 1}, half_,
+    return memory({s_.B, count, s_.T, s_.K}, {s_.T * s_.q_row(), s_.K, s_.q_row(), 1}, half_,
                   {.buffer = buffer, .index = index, .halves = first * s_.K});
   }
   // The same with the last two dimensions exchanged.
   Tensor heads_transposed(size_t index, int64_t first, int64_t count) {
-    return memory({s_.B, count, s_.K, s_.T}, {s_.T * s_.row(), s_.K, 1, s_.row()}, half_,
+    return memory({s_.B, count, s_.K, s_.T}, {s_.T * s_.q_row(), s_.K, 1, s_.q_row()}, half_,
                   {.buffer = Buffer::input, .index = index, .halves = first * s_.K});
   }
   Tensor out_heads(Buffer buffer, size_t index) {
@@ -271,6 +271,7 @@ std::string refusal(const OpSite& site, const AttentionSite& s, bool backward) {
   if (site.out[0].dtype != dtype ||
       (backward && (site.in[1].dtype != dtype || site.in[3].dtype != dtype)))
     return "wants one half type";
+  if (s.cross) return "no cross attention";
   if (s.mask == Mask::segments) return "no segment masks";
   if (s.dropout > 0) return "no dropout from our random numbers";
   if (s.K % 8 != 0 || s.K > 256) return "head_dim is not a multiple of 8 up to 256";
@@ -399,7 +400,7 @@ void run(const Call& call) {
   static_cast<const Bound*>(call.prepared)->run(call.stream);
   const AttentionSite s = attention_site(call.site, backward ? 4 : 1);
   if (s.mask != Mask::lengths) return;
-  const int64_t halves = s.T * (backward ? s.row() : s.H * s.K);
+  const int64_t halves = s.T * (backward ? s.q_row() : s.H * s.K);
   clear_empty_batches(call.ids(s.mask_input), s.B, call.out_data[0], halves / 8,
                       backward ? nullptr : call.out(1), s.H * s.T, call.stream);
 }
