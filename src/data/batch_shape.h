@@ -8,6 +8,8 @@ struct BatchShape {
   int64_t batch = 1;    // B
   int64_t length = 1;   // T
   bool packed = false;  // rows hold several sequences
+  int64_t source = 0;   // S, of pairs whose source and target stand apart
+  int64_t places() const { return batch * (length + source); }
   bool operator==(const BatchShape&) const = default;
 };
 

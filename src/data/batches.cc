@@ -19,6 +19,10 @@ void clear(Batch& batch, const BatchShape& shape) {
     batch.segments.assign(places, -1);
     batch.positions.assign(places, 0);
   }
+  if (shape.source > 0) {
+    batch.source.assign(static_cast<size_t>(shape.batch * shape.source), 0);
+    batch.source_lengths.assign(static_cast<size_t>(shape.batch), 0);
+  }
   batch.useful = batch.scored = 0;
 }
 
@@ -109,49 +113,107 @@ class SequenceBatches : public Batches {
   int32_t start_id_;
 };
 
+// Batches as a BucketOrder has them: a shape for each bucket, the one with most places first.
+class BucketShapes {
+ public:
+  explicit BucketShapes(BucketOrder order) : order_(std::move(order)) {
+    const auto& buckets = order_.buckets();
+    for (auto b = buckets.rbegin(); b != buckets.rend(); ++b)
+      if (b->batches > 0) shapes_.push_back({b->rows, b->length, false, b->source});
+    // With a token budget a shorter bucket may have more places than the longest.
+    const auto most = std::max_element(
+        shapes_.begin(), shapes_.end(),
+        [](const BatchShape& a, const BatchShape& b) { return a.places() < b.places(); });
+    const auto at = static_cast<size_t>(most - shapes_.begin());
+    std::swap(shapes_[0], shapes_[at]);
+    size_t shape = shapes_.size();
+    for (const Bucket& bucket : buckets) {
+      if (bucket.batches > 0) --shape;
+      shape_of_bucket_.push_back(shape == 0 ? at : shape == at ? 0 : shape);
+    }
+  }
+  const std::vector<BatchShape>& shapes() const { return shapes_; }
+  const BucketOrder& order() const { return order_; }
+  // Makes room, and calls put(rank, row) for each row that holds something.
+  template <typename Put>
+  void fill(int64_t position, Batch& batch, Put put) const {
+    const int64_t all = order_.batches_per_epoch();
+    const int64_t index = position % all, epoch = position / all;
+    batch.shape = shape_of_bucket_[order_.bucket_of(index, epoch)];
+    clear(batch, shapes_[batch.shape]);
+    thread_local std::vector<int64_t> ranks;
+    order_.ranks(index, epoch, ranks);
+    for (size_t row = 0; row < ranks.size(); ++row)
+      if (ranks[row] >= 0) put(ranks[row], static_cast<int64_t>(row));
+  }
+
+ private:
+  BucketOrder order_;
+  std::vector<BatchShape> shapes_;
+  std::vector<size_t> shape_of_bucket_;
+};
+
+BucketSettings bucket_settings(const BatchOptions& o) {
+  return {.batch_size = o.batch_size, .batch_tokens = o.batch_tokens};
+}
+
 class BucketBatches : public SequenceBatches {
  public:
   BucketBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptSequences> index,
                 const BatchOptions& o)
       : SequenceBatches(data, split, std::move(index)),
-        order_of_batches_(index_->current()->lengths(),
-                          {.batch_size = o.batch_size, .batch_tokens = o.batch_tokens}, o.seed) {
-    const auto& buckets = order_of_batches_.buckets();
-    for (auto b = buckets.rbegin(); b != buckets.rend(); ++b)
-      shapes_.push_back({b->rows, b->length});
-    // With a token budget a shorter bucket may have more places than the longest.
-    for (size_t i = 0; i < shapes_.size(); ++i) shape_of_bucket_.push_back(shapes_.size() - 1 - i);
-    const auto most = std::max_element(shapes_.begin(), shapes_.end(),
-                                       [](const BatchShape& a, const BatchShape& b) {
-                                         return a.batch * a.length < b.batch * b.length;
-                                       });
-    const auto at = static_cast<size_t>(most - shapes_.begin());
-    std::swap(shapes_[0], shapes_[at]);
-    for (size_t& shape : shape_of_bucket_) shape = shape == 0 ? at : shape == at ? 0 : shape;
-    positions_ = order_of_batches_.batches_per_epoch();
-    if (!o.seed && o.limit > 0) positions_ = std::min(positions_, o.limit);
-    mean_places_ = static_cast<double>(order_of_batches_.places()) /
-                   static_cast<double>(order_of_batches_.batches_per_epoch());
-    useful_share_ = static_cast<double>(order_of_batches_.useful()) /
-                    static_cast<double>(order_of_batches_.places());
-    order_ = fmt::format("buckets {} {} {}", buckets.size(), o.batch_size, o.batch_tokens);
+        buckets_(BucketOrder(index_->current()->lengths(), bucket_settings(o), o.seed)) {
+    take(buckets_.shapes(), buckets_.order(), o);
   }
   void fill(int64_t position, Batch& batch) const override {
-    const int64_t all = order_of_batches_.batches_per_epoch();
-    const int64_t index = position % all, epoch = position / all;
-    batch.shape = shape_of_bucket_[order_of_batches_.bucket_of(index, epoch)];
-    const BatchShape& shape = shapes_[batch.shape];
-    clear(batch, shape);
-    thread_local std::vector<int64_t> ranks;
-    order_of_batches_.ranks(index, epoch, ranks);
-    for (size_t row = 0; row < ranks.size(); ++row)
-      if (ranks[row] >= 0)
-        put(ranks[row], static_cast<int64_t>(row) * shape.length, 0, false, batch);
+    buckets_.fill(position, batch, [&](int64_t rank, int64_t row) {
+      put(rank, row * buckets_.shapes()[batch.shape].length, 0, false, batch);
+    });
   }
 
  private:
-  BucketOrder order_of_batches_;
-  std::vector<size_t> shape_of_bucket_;
+  BucketShapes buckets_;
+};
+
+// Pairs whose source and target stand apart: the target begins with a start token, or with the end
+// token of the source where the tokenizer has none.
+class PairBatches : public Batches {
+ public:
+  PairBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptPairs> index,
+              const BatchOptions& o)
+      : tokens_(split.tokens),
+        index_(std::move(index)),
+        start_id_(data.target_start()),
+        max_source_(o.max_source),
+        buckets_(BucketOrder(index_->current()->cells(), index_->current()->summary().useful,
+                             bucket_settings(o), o.seed)) {
+    take(buckets_.shapes(), buckets_.order(), o);
+  }
+  void fill(int64_t position, Batch& batch) const override {
+    buckets_.fill(position, batch, [&](int64_t rank, int64_t row) {
+      const BatchShape& shape = buckets_.shapes()[batch.shape];
+      const Pair pair = index_->read([&](const PairIndex& index) { return index.at(rank); });
+      const int64_t source = std::min<int64_t>(pair.source, max_source_), target = pair.target;
+      const auto at = static_cast<size_t>(row);
+      tokens_->read(pair.begin, std::span(batch.source)
+                                    .subspan(at * static_cast<size_t>(shape.source),
+                                             static_cast<size_t>(source)));
+      batch.source_lengths[at] = static_cast<int32_t>(source);
+      const auto first = batch.targets.begin() + row * shape.length;
+      tokens_->read(pair.begin + pair.source, {first, static_cast<size_t>(target)});
+      batch.tokens[at * static_cast<size_t>(shape.length)] = start_id_;
+      std::copy_n(first, target - 1, batch.tokens.begin() + row * shape.length + 1);
+      batch.useful += source + target;
+      batch.scored += target;
+    });
+  }
+
+ private:
+  std::shared_ptr<const TokenArray> tokens_;
+  std::unique_ptr<KeptPairs> index_;
+  int32_t start_id_;
+  int64_t max_source_;
+  BucketShapes buckets_;
 };
 
 class PackedBatches : public SequenceBatches {
@@ -195,6 +257,14 @@ class PackedBatches : public SequenceBatches {
   PackedOrder order_of_rows_;
 };
 
+// Fewer would fill no batches, and move up into longer ones.
+int64_t pairs_in_cell(const BatchOptions& o) {
+  constexpr int64_t kBatches = 4;
+  const int64_t mean = std::max<int64_t>(1, (o.max_source + o.sequences.max_length) / 4);
+  const int64_t rows = o.batch_tokens > 0 ? o.batch_tokens / mean : o.batch_size;
+  return std::max<int64_t>(1, kBatches * rows);
+}
+
 // A long text must hold one window, records one sequence.
 void check_length(const Dataset& data, const Split& split, SplitName name, int64_t T) {
   const std::string key = fmt::format("data.{}", split_name(name));
@@ -220,6 +290,18 @@ void check_length(const Dataset& data, const Split& split, SplitName name, int64
 
 }  // namespace
 
+void Batches::take(const std::vector<BatchShape>& shapes, const BucketOrder& order,
+                   const BatchOptions& o) {
+  shapes_ = shapes;
+  positions_ = order.batches_per_epoch();
+  if (!o.seed && o.limit > 0) positions_ = std::min(positions_, o.limit);
+  mean_places_ =
+      static_cast<double>(order.places()) / static_cast<double>(order.batches_per_epoch());
+  useful_share_ = static_cast<double>(order.useful()) / static_cast<double>(order.places());
+  order_ = fmt::format("{} {} {} {}", shapes[0].source > 0 ? "pairs" : "buckets",
+                       order.buckets().size(), o.batch_size, o.batch_tokens);
+}
+
 std::string resolved_batching(const std::string& batching, const Dataset& data, bool packable) {
   if (batching != "auto") return batching;
   if (!data.records) return "windows";
@@ -231,6 +313,20 @@ std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName name,
   const Split& split = data.split(name);
   check_length(data, split, name, options.sequences.max_length);
   if (options.batching == "windows") return std::make_unique<WindowBatches>(split, options);
+  if (options.max_source > 0) {
+    const PairOptions pairs{options.max_source, options.sequences.max_length,
+                            pairs_in_cell(options)};
+    auto index = open_pair_index(data, name, pairs, observer);
+    if (index->current()->size() == 0)
+      throw Error({.code = ErrorCode::config,
+                   .what = "no pair has both a source and a target",
+                   .where = fmt::format("data.{}", split_name(name)),
+                   .expected = "a token on either side",
+                   .got = fmt::format("{} pairs, all empty on one",
+                                      with_commas(data.counts.records[static_cast<size_t>(name)])),
+                   .remedy = "check data.fields, or the two files"});
+    return std::make_unique<PairBatches>(data, split, std::move(index), options);
+  }
   auto index = open_sequence_index(data, name, options.sequences, observer);
   if (index->current()->size() == 0)
     throw Error({.code = ErrorCode::config,

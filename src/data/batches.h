@@ -8,18 +8,24 @@
 
 #include "data/batch_shape.h"
 #include "data/dataset.h"
+#include "data/pair_index.h"
 #include "data/sequence_index.h"
 
 namespace millrace {
 
 // Places [B,T]. A target of -1 is not scored. Segments number the sequences of a row from 0,
-// padding has its own; positions count from 0 in each.
+// padding has its own; positions count from 0 in each. Of pairs that stand apart, tokens and
+// targets are the target's; the source has places [B,S], of which the first source_lengths [B] of
+// a row hold a token.
 struct Batch {
   size_t shape = 0;  // which of Batches::shapes()
   std::vector<int32_t> tokens, targets, segments, positions;
+  std::vector<int32_t> source, source_lengths;
   int64_t useful = 0;  // places with a token
   int64_t scored = 0;  // targets that count
 };
+
+struct BatchOptions;
 
 class Batches {
  public:
@@ -27,7 +33,7 @@ class Batches {
   const std::vector<BatchShape>& shapes() const {
     return shapes_;
   }  // the one with most places first
-  int64_t most_places() const { return shapes_[0].batch * shapes_[0].length; }
+  int64_t most_places() const { return shapes_[0].places(); }
   // Positions count from the start of the run; a batch moves on by `stride`.
   int64_t stride() const { return stride_; }
   int64_t positions_per_epoch() const { return positions_; }
@@ -40,6 +46,8 @@ class Batches {
   virtual void fill(int64_t position, Batch& batch) const = 0;
 
  protected:
+  void take(const std::vector<BatchShape>& shapes, const BucketOrder& order,
+            const BatchOptions& options);  // what buckets say
   std::vector<BatchShape> shapes_;
   int64_t stride_ = 1, positions_ = 0;
   double mean_places_ = 0, useful_share_ = 1;
@@ -54,6 +62,7 @@ struct BatchOptions {
   int64_t batch_size = 1;
   int64_t batch_tokens = 0;  // buckets: places of a batch instead of rows
   SequenceOptions sequences = {};
+  int64_t max_source = 0;        // above 0: source and target stand apart, this much of a source
   bool random_windows = true;    // begin anywhere; else every window once per epoch
   std::optional<uint64_t> seed;  // none: in order, everything once, for validation
   int64_t window_context = 0;    // in order: windows overlap by so much, which is not scored

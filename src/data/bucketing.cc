@@ -179,11 +179,47 @@ BucketOrder::BucketOrder(const LengthHistogram& lengths, const BucketSettings& s
     const bool last = b + 1 == buckets_.size();
     const int64_t own =
         (last ? ends.back().sequences : best.first_rank[b + 1]) - best.first_rank[b];
-    pools_.push_back({batches, best.carried[b], best.first_rank[b],
-                      Permutation(best.carried[b] + own, seed.value_or(0), b + 1)});
+    std::vector<Carried> carried;
+    if (best.carried[b] > 0) carried.push_back({b - 1, best.carried[b]});
+    add_pool(std::move(carried), best.first_rank[b], own, batches, seed.value_or(0));
     batches += buckets_[b].batches;
   }
   batch_order_ = Permutation(batches, seed.value_or(0), kBatchStream);
+}
+
+BucketOrder::BucketOrder(std::span<const PairCell> cells, int64_t useful,
+                         const BucketSettings& settings, std::optional<uint64_t> seed)
+    : shuffled_(seed.has_value()), batch_order_(0, 0, 0), useful_(useful) {
+  std::vector<std::vector<Carried>> carried(cells.size());
+  int64_t first_rank = 0, batches = 0;
+  for (size_t c = 0; c < cells.size(); ++c) {
+    const PairCell& cell = cells[c];
+    const int64_t length = cell.source + cell.target;
+    const int64_t rows = settings.batch_tokens > 0
+                             ? std::max<int64_t>(1, settings.batch_tokens / length)
+                             : settings.batch_size;
+    int64_t pool = cell.count;
+    for (const Carried& more : carried[c]) pool += more.count;
+    // What fills no batch moves up to the smallest cell that has room for it.
+    const auto up = std::find_if(cells.begin() + static_cast<std::ptrdiff_t>(c) + 1, cells.end(),
+                                 [&](const PairCell& other) { return cell.fits_into(other); });
+    const int64_t made = up == cells.end() ? (pool + rows - 1) / rows : pool / rows;
+    buckets_.push_back({cell.target, rows, made, cell.source});
+    add_pool(std::move(carried[c]), first_rank, cell.count, batches, seed.value_or(0));
+    if (const int64_t left = pool - made * rows; left > 0)
+      carried[static_cast<size_t>(up - cells.begin())].push_back({c, left});
+    places_ += made * rows * length;
+    batches += made;
+    first_rank += cell.count;
+  }
+  batch_order_ = Permutation(batches, seed.value_or(0), kBatchStream);
+}
+
+void BucketOrder::add_pool(std::vector<Carried> carried, int64_t first_rank, int64_t own,
+                           int64_t batches, uint64_t seed) {
+  for (const Carried& more : carried) own += more.count;
+  const uint64_t stream = pools_.size() + 1;
+  pools_.push_back({batches, std::move(carried), first_rank, Permutation(own, seed, stream)});
 }
 
 BucketOrder::Batch BucketOrder::batch_at(int64_t index, int64_t epoch) const {
@@ -199,10 +235,13 @@ BucketOrder::Batch BucketOrder::batch_at(int64_t index, int64_t epoch) const {
 int64_t BucketOrder::rank_at(size_t bucket, int64_t place, int64_t epoch) const {
   for (;;) {
     const Pool& pool = pools_[bucket];
-    const int64_t value = shuffled_ ? pool.order.at(place, epoch) : place;
-    if (value >= pool.carried) return pool.first_rank + value - pool.carried;
-    --bucket;  // it stands at the end of the pool below, behind the whole batches
-    place = pools_[bucket].order.size() - pool.carried + value;
+    int64_t value = shuffled_ ? pool.order.at(place, epoch) : place;
+    auto from = pool.carried.begin();
+    for (; from != pool.carried.end() && value >= from->count; ++from) value -= from->count;
+    if (from == pool.carried.end()) return pool.first_rank + value;
+    // It stands at the end of the pool below, behind the whole batches.
+    bucket = from->from;
+    place = pools_[bucket].order.size() - from->count + value;
   }
 }
 
@@ -217,7 +256,7 @@ void BucketOrder::ranks(int64_t index, int64_t epoch, std::vector<int64_t>& rank
   ranks.assign(static_cast<size_t>(rows), -1);
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t place = batch.number * rows + row;
-    if (place == pool) break;  // only the longest bucket's last batch comes to this
+    if (place == pool) break;  // only where nothing moves up
     ranks[static_cast<size_t>(row)] = rank_at(batch.bucket, place, epoch);
   }
 }

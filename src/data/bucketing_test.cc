@@ -56,7 +56,7 @@ void check_epoch(const LengthHistogram& histogram, const BucketOrder& order, int
   std::vector<int64_t> batches_of(order.buckets().size());
   int64_t useful = 0, places = 0, incomplete = 0;
   for (const auto& [bucket, ranks] : epoch_of(order, epoch)) {
-    const auto& [length, rows, batches] = order.buckets().at(bucket);
+    const auto& [length, rows, batches, source] = order.buckets().at(bucket);
     ++batches_of[bucket];
     ASSERT_EQ(static_cast<int64_t>(ranks.size()), rows);
     places += rows * length;

@@ -69,6 +69,8 @@ struct Dataset {
   int fields = 1;        // of each record; 2: source and target
   int64_t vocab_size = 0;
   int32_t start_id = -1, end_id = -1;
+  // What a target begins with where it stands apart from its source.
+  int32_t target_start() const { return start_id >= 0 ? start_id : end_id; }
   Split train, validation, test;
   Split& split(SplitName name) {
     return name == SplitName::train ? train : name == SplitName::validation ? validation : test;

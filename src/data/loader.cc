@@ -10,13 +10,17 @@ Loader::Loader(const Batches& batches, int64_t position, int64_t parts,
   const int most = options.workers < 0 ? std::max(1, options.most_workers) : options.workers;
   // One more than is made ahead: the step holds one while it runs.
   ring_.resize(static_cast<size_t>(most * options.prefetch_factor + 1));
+  const BatchShape& largest = batches.shapes()[0];
   const auto places = static_cast<size_t>(batches.most_places());
   for (Place& place : ring_) {
     place.update.parts.resize(static_cast<size_t>(parts));
     for (Batch& batch : place.update.parts)
-      for (auto* list : {&batch.tokens, &batch.targets, &batch.segments, &batch.positions})
-        if (batches.shapes()[0].packed || list == &batch.tokens || list == &batch.targets)
-          list->reserve(places);
+      for (auto* list : {&batch.tokens, &batch.targets, &batch.segments, &batch.positions,
+                         &batch.source, &batch.source_lengths}) {
+        const bool packed = list == &batch.segments || list == &batch.positions,
+                   pairs = list == &batch.source || list == &batch.source_lengths;
+        if ((!packed || largest.packed) && (!pairs || largest.source > 0)) list->reserve(places);
+      }
   }
   const int workers = options.workers < 0 ? 1 : options.workers;
   const std::lock_guard lock(mutex_);
@@ -45,7 +49,7 @@ void Loader::fill(int64_t number, Place& place) const {
     for (int64_t i = 0; i < parts_; ++i) {
       Batch& batch = update.parts[static_cast<size_t>(i)];
       batches_.fill(position_ + (number * parts_ + i) * batches_.stride(), batch);
-      update.places += std::ssize(batch.tokens);
+      update.places += std::ssize(batch.tokens) + std::ssize(batch.source);
       update.useful += batch.useful;
       update.scored += batch.scored;
     }

@@ -8,6 +8,7 @@
 
 #include "core/text.h"
 #include "data/checked_json.h"
+#include "data/kept_index.h"
 
 namespace millrace {
 namespace {
@@ -193,31 +194,6 @@ void draw_bars(const std::map<int64_t, int64_t>& counts, SequenceSummary& s) {
   while (s.bars.size() > 1 && s.bars.back() == 0) s.bars.pop_back();
 }
 
-// --- the header
-
-Json to_json(const LengthSummary& s) { return {s.count, s.sum, s.least, s.median, s.p99, s.most}; }
-
-// Of the records: how many, their sum, and lengths that increase.
-LengthSummary summary_from(const CheckedJson& meta) {
-  constexpr const char* kKey = "before";
-  const Json& list = meta.list(kKey);
-  if (list.size() != 6) throw meta.refuse("6 numbers for `before`", fmt::format("{}", list.size()));
-  LengthSummary s;
-  s.count = meta.integer(list[0], kKey, 0, kMostTokens);
-  const int64_t most = s.count > 0 ? kMostTokens : 0;
-  s.sum = meta.integer(list[1], kKey, 0, most);
-  s.least = meta.integer(list[2], kKey, 0, most);
-  s.median = meta.integer(list[3], kKey, s.least, most);
-  s.p99 = meta.integer(list[4], kKey, s.median, most);
-  s.most = meta.integer(list[5], kKey, s.p99, most);
-  if (s.count == 0) return s;
-  const int64_t mean = s.sum / s.count, rest = s.sum % s.count;
-  if (mean < s.least || mean + (rest > 0 ? 1 : 0) > s.most)
-    throw meta.refuse("a mean between the least and the most length",
-                      fmt::format("{} tokens in {} records", s.sum, s.count));
-  return s;
-}
-
 // Pairs of a length and how many sequences have it, shortest first.
 std::map<int64_t, int64_t> lengths_from(const CheckedJson& meta, int64_t size) {
   constexpr const char* kKey = "lengths";
@@ -238,9 +214,7 @@ std::map<int64_t, int64_t> lengths_from(const CheckedJson& meta, int64_t size) {
 
 void make_index(const fs::path& folder, const std::string& key, const Dataset& data,
                 const TokenArray& tokens, const SequenceOptions& options, DataObserver& observer) {
-  const fs::path staging = folder.string() + ".making";
-  if (fs::exists(staging)) remove_folder(staging);
-  create_folders(staging);
+  const fs::path staging = new_staging_folder(folder);
   const Cutter cutter(data, tokens, options);
   SequenceIndexInfo info{.key = key};
   SequenceSummary& summary = info.summary;
@@ -297,6 +271,30 @@ void make_index(const fs::path& folder, const std::string& key, const Dataset& d
 
 }  // namespace
 
+nlohmann::json length_summary_json(const LengthSummary& s) {
+  return {s.count, s.sum, s.least, s.median, s.p99, s.most};
+}
+
+LengthSummary length_summary_from(const CheckedJson& meta, const char* key) {
+  const Json& list = meta.list(key);
+  if (list.size() != 6)
+    throw meta.refuse(fmt::format("6 numbers for `{}`", key), fmt::format("{}", list.size()));
+  LengthSummary s;
+  s.count = meta.integer(list[0], key, 0, kMostTokens);
+  const int64_t most = s.count > 0 ? kMostTokens : 0;
+  s.sum = meta.integer(list[1], key, 0, most);
+  s.least = meta.integer(list[2], key, 0, most);
+  s.median = meta.integer(list[3], key, s.least, most);
+  s.p99 = meta.integer(list[4], key, s.median, most);
+  s.most = meta.integer(list[5], key, s.p99, most);
+  if (s.count == 0) return s;
+  const int64_t mean = s.sum / s.count, rest = s.sum % s.count;
+  if (mean < s.least || mean + (rest > 0 ? 1 : 0) > s.most)
+    throw meta.refuse("a mean between the least and the most length",
+                      fmt::format("{} tokens in {} records", s.sum, s.count));
+  return s;
+}
+
 SequenceSummary summary_of_lengths(const std::map<int64_t, int64_t>& counts) {
   SequenceSummary s;
   s.before = s.after = summary_of(counts);
@@ -311,7 +309,7 @@ std::string sequence_index_header_text(const SequenceIndexInfo& info) {
   return checked_json_text({{"key", info.key},
                             {"size", info.size},
                             {"lengths", std::move(lengths)},
-                            {"before", to_json(s.before)},
+                            {"before", length_summary_json(s.before)},
                             {"split", s.split},
                             {"cut", s.cut},
                             {"too_short", s.too_short},
@@ -325,7 +323,7 @@ SequenceIndexInfo read_sequence_index_header(std::string_view text, const fs::pa
   info.size = meta.integer("size", 0, kMost);
   info.lengths = lengths_from(meta, info.size);
   SequenceSummary& s = info.summary;
-  s.before = summary_from(meta);
+  s.before = length_summary_from(meta, "before");
   s.after = summary_of(info.lengths);
   s.split = meta.integer("split", 0, s.before.count);
   s.cut = meta.integer("cut", 0, s.before.count);
@@ -402,37 +400,15 @@ std::unique_ptr<KeptSequences> open_sequence_index(const Dataset& data, SplitNam
                               .xxh3;
   const fs::path folder = data.folder / fmt::format("{}-{}", split_name(split), key);
   const SequenceBounds bounds{of.tokens->tokens(), options.max_length, data.start_id >= 0};
-  using Pointer = KeptSequences::Pointer;
-  auto open = [=]() -> Pointer { return std::make_shared<SequenceIndex>(folder, key, bounds); };
-  auto make = [=, &observer]() -> Pointer {
-    make_index(folder, key, data, *data.split(split).tokens, options, observer);
-    return open();
-  };
-  auto find = [&]() -> Pointer {
-    if (!fs::exists(folder)) return nullptr;
-    try {
-      return open();
-    } catch (const Error& error) {
-      observer.note(again_text(error));
-      return nullptr;
-    }
-  };
-  Pointer index = find();
-  if (!index) {
-    const CacheLock lock(folder, observer);
-    index = find();
-    if (!index) index = make();
-  }
-  auto make_again = [=, &observer](const Error& error, const SequenceIndex& damaged) {
-    const CacheLock lock(folder, observer);
-    observer.note(again_text(error));
-    Pointer made = make();
-    // Ranks were counted in what turned out to be damaged.
-    if (made->lengths().count != damaged.lengths().count)
-      throw damaged_cache(folder, "as many sequences as were made again", "another number");
-    return made;
-  };
-  return std::make_unique<KeptSequences>(index, make_again);
+  return open_kept_index<SequenceIndex>(
+      folder, [=] { return std::make_shared<SequenceIndex>(folder, key, bounds); },
+      [=, &observer] {
+        make_index(folder, key, data, *data.split(split).tokens, options, observer);
+      },
+      [](const SequenceIndex& a, const SequenceIndex& b) {
+        return a.lengths().count == b.lengths().count;
+      },
+      observer);
 }
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include "data/checked_file.h"
 #include "data/checked_json.h"
 #include "data/dataset_header.h"
+#include "data/pair_index.h"
 #include "data/sequence_index.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -281,6 +282,58 @@ std::vector<Example> sequence_entries_examples() {
       refused(entries({{-1, 1, 0, true}}), {"18446744073709551615"}),
       refused(entries({{kFar, 1, 0, true}}), {"9223372036854775807"}),
       refused(entries({{0, 1, 0, true}, {99, 2, 0, false}}), {"2 from 99 on"}),
+  };
+}
+
+std::vector<Example> pair_index_header_examples() {
+  const Json good = {{"key", kDigest},
+                     {"cells", {{4, 3, 5}, {9, 8, 2}}},
+                     {"source", {7, 40, 1, 5, 9, 12}},
+                     {"target", {7, 30, 1, 4, 8, 8}},
+                     {"cut_sources", 1},
+                     {"cut_targets", 0},
+                     {"useful", 60}};
+  std::vector<Example> all = {
+      accepted(checked_json_text(good)),
+      accepted(with(good, "/useful", 69)),
+      refused(with(good, "/useful", 70), {"useful from 14 to 69"}),
+      refused(with(good, "/useful", 13), {"useful from 14"}),
+      refused(with(good, "/cells/0", {4, 3}), {"a source, a target and a count", "array"}),
+      refused(with(good, "/cells/0/0", 0), {"cells from 1"}),
+      refused(with(good, "/cells/0/1", (1 << 21) + 1), {"cells from 1 to 2097152"}),
+      refused(with(good, "/cells/0/2", 0), {"cells from 1"}),
+      refused(with(good, "/cells/0/2", 4), {"lengths of 6 pairs"}),
+      refused(with(good, "/cells/1/2", int64_t{1} << 40), {"cells from 1"}),
+      refused(with(good, "/cells/0/0", 90), {"cells behind those that fit into them"}),
+      refused(with(good, "/cells", "none"), {"a list for `cells`"}),
+      refused(with(good, "/source/0", 8), {"lengths of 7 pairs"}),
+      refused(with(good, "/target/5", 3), {"target from 8"}),
+      refused(with(good, "/cut_sources", 8), {"cut_sources from 0 to 7"}),
+      refused(with(good, "/cut_targets", -1), {"cut_targets"}),
+  };
+  add_common(all, good, "useful");
+  return all;
+}
+
+std::vector<Example> pair_entries_examples() {
+  auto entries = [](std::initializer_list<Pair> pairs) {
+    std::string bytes;
+    for (const Pair& pair : pairs) {
+      const PairBytes entry = encode_pair(pair);
+      bytes.append(reinterpret_cast<const char*>(entry.data()), entry.size());
+    }
+    return bytes;
+  };
+  return {
+      accepted(""),
+      accepted(entries({{0, 4, 3}, {97, 1, 2}, {0, 97, 3}})),
+      refused(entries({{98, 1, 2}}), {"pairs.bin", "1 and 2 from 98 on"}),
+      refused(entries({{0, 0, 3}}), {"0 and 3 from 0 on"}),
+      refused(entries({{0, 4, 0}}), {"4 and 0"}),
+      refused(entries({{0, 4, 5}}), {"a target of up to 4", "4 and 5"}),
+      refused(entries({{0, 98, 3}}), {"98 and 3"}),
+      refused(entries({{0, -1, 3}}), {"4294967295 and 3"}),
+      refused(entries({{-1, 1, 1}}), {"18446744073709551615"}),
   };
 }
 

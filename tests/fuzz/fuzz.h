@@ -76,6 +76,8 @@ std::vector<Example> sequence_index_header_examples();
 std::vector<Example> dataset_header_examples();
 std::vector<Example> block_sums_examples();
 std::vector<Example> sequence_entries_examples();
+std::vector<Example> pair_index_header_examples();
+std::vector<Example> pair_entries_examples();
 std::vector<Example> manifest_examples();
 std::vector<Example> trainer_state_examples();
 std::vector<Example> model_config_examples();

@@ -7,6 +7,7 @@
 #include "data/checked_file.h"
 #include "data/checked_json.h"
 #include "data/dataset_header.h"
+#include "data/pair_index.h"
 #include "data/sequence_index.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -204,6 +205,42 @@ std::string generate_sequence_entries(RandomStream& random) {
   return bytes;
 }
 
+// --- places of pairs
+
+constexpr PairCell kCellOfEntries{.source = 6, .target = 4, .count = 9};
+
+Verdict run_pair_index_header(std::string_view bytes) {
+  return run_header(
+      bytes, "meta.json", read_pair_index_header, pair_index_header_text,
+      [](const PairIndexInfo& info) {
+        int64_t size = 0, places = 0;
+        for (const PairCell& cell : info.cells) {
+          require(cell.source >= 1 && cell.target >= 1 && cell.count >= 1, "a cell of none");
+          size += cell.count;
+          places += cell.count * (cell.source + cell.target);
+        }
+        require(size * static_cast<int64_t>(kPairBytes) >= size, "more bytes than can be counted");
+        require(info.summary.useful >= 0 && info.summary.useful <= places,
+                "more tokens than places");
+      });
+}
+
+Verdict run_pair_entries(std::string_view bytes) {
+  return verdict_of("pairs.bin", [&] {
+    for (size_t at = 0; at + kPairBytes <= bytes.size(); at += kPairBytes) {
+      PairBytes entry;
+      std::memcpy(entry.data(), bytes.data() + at, kPairBytes);
+      const Pair pair =
+          decode_pair(entry, kCellOfEntries, kCellOfEntries.source, kTokensOfEntries, "pairs.bin");
+      require(pair.begin >= 0 && pair.source >= 1 && pair.target >= 1 &&
+                  pair.begin + pair.source + pair.target <= kTokensOfEntries,
+              "tokens outside the store");
+      require(pair.target <= kCellOfEntries.target, "a target longer than its row");
+      require(encode_pair(pair) == entry, "the entry changed when written");
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<Target> cache_targets() {
@@ -268,6 +305,23 @@ std::vector<Target> cache_targets() {
        {},
        {},
        generate_sequence_entries},
+      {"pair_index_header",
+       run_pair_index_header,
+       pair_index_header_examples,
+       {"\"key\"", "\"cells\"", "\"source\"", "\"target\"", "\"cut_sources\"", "\"useful\"",
+        "\"xxh3\"", "[1,1,1]", "[2097152,1,1],"},
+       {},
+       {},
+       nullptr,
+       false,
+       repair_header},
+      {"pair_entries",
+       run_pair_entries,
+       pair_entries_examples,
+       {std::string("\x64\0\0\0", 4), std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'),
+        std::string("\x01\0\0\0", 4)},
+       {},
+       {}},
   };
 }
 
