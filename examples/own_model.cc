@@ -22,9 +22,9 @@ class OwnModel : public Model {
     schema.integer("model.d_model", &D_).range(1, 4096).help("Width.");
     schema.integer("model.num_layers", &L_).range(1, 100).help("Layers.");
   }
-  void resolve(Schema&, int64_t vocab_size, int64_t max_length) override {
+  void resolve(Schema&, int64_t vocab_size, MaxLengths lengths) override {
     V_ = vocab_size;
-    T_ = max_length;
+    T_ = lengths.target;
   }
   // Name, shape, how it begins, whether it decays; the file has the same names.
   std::vector<Parameter> parameters() const override {
@@ -63,7 +63,7 @@ class OwnModel : public Model {
     return b.matmul(last, table(layers), false, true);
   }
   int64_t vocab_size() const override { return V_; }
-  int64_t max_length() const override { return T_; }
+  MaxLengths max_lengths() const override { return {T_, 0}; }
   std::string external_config() const override { return "{\"model_type\": \"own\"}\n"; }
   bool read_external_config(const ExternalConfig&) override { return false; }
 
@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
     settings.data.grammar_chars = 100'000;
     DataObserver silent;
     const TrainingData data =
-        make_training_data(open_dataset(data_options(settings), silent), settings, false, silent);
+        make_training_data(open_dataset(data_options(settings), silent), settings, {}, silent);
 
     OwnModel model;
     Schema schema;

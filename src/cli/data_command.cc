@@ -231,7 +231,7 @@ int data_stats_command(const DataArguments& arguments) {
                          with_commas(summary.split), s.max_length);
     if (summary.too_short > 0)
       out += fmt::format("  {} records hold nothing to predict\n", with_commas(summary.too_short));
-    const bool packable = run->model->takes_packed_rows();
+    const bool packable = run->model->takes().packed_rows;
     const std::string chosen = resolved_batching(s.data.batching, data, packable);
     add_ways(index->lengths(), s, packable, chosen, out, json);
     json["batching"]["chosen"] = chosen;

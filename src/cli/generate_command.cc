@@ -91,7 +91,7 @@ int generate_command(const GenerateArguments& arguments) {
   settle_precision(settings, *backend, "--precision");
   // No more cache than the text can fill.
   const int64_t capacity =
-      std::min(model->max_length(), std::ssize(prompt) + std::max<int64_t>(1, options.max_tokens));
+      std::min(model->max_lengths().target, std::ssize(prompt) + std::max<int64_t>(1, options.max_tokens));
   const DecodePlans plans = make_decode_plans(*model, capacity, settings.pass_options(), *backend);
   const Plan* const both[] = {&plans.prefill, &plans.decode};
   const Plan refresh = make_refresh_plan(both, *backend);

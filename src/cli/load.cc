@@ -119,7 +119,15 @@ void check_batching(const LoadedRun& run, const Dataset& set) {
                  .expected = "a tokenizer with an end token",
                  .got = set.tokenizer_name + " without one",
                  .remedy = "add `</s>` or `<|endoftext|>` to its added_tokens"});
-  if (batching == "packing" && !run.model->takes_packed_rows())
+  if (run.model->takes().pairs && set.fields != 2)
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = fmt::format("{} reads pairs of source and target", run.settings.model_type),
+         .where = run.schema.where("data.train"),
+         .expected = "data.train_target beside data.train, or two data.fields",
+         .got = set.source + " with one text a record",
+         .remedy = "data.train_target=FILE, or data.fields=[SOURCE, TARGET]"});
+  if (batching == "packing" && !run.model->takes().packed_rows)
     refuse(fmt::format("{} cannot keep packed records apart", run.settings.model_type),
            "buckets or auto", "data.batching=auto");
 }
@@ -207,8 +215,12 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
     return run;
   }
   check_batching(*run, set);
-  run->model->resolve(run->schema, set.vocab_size, s.max_length);
-  run->data = make_training_data(std::move(set), s, run->model->takes_packed_rows(), observer);
+  if (run->settings.max_source_length < 0) {
+    run->settings.max_source_length = s.max_length;
+    run->schema.note("training.max_source_length", "auto: max_length");
+  }
+  run->model->resolve(run->schema, set.vocab_size, {s.max_length, s.max_source_length});
+  run->data = make_training_data(std::move(set), s, run->model->takes(), observer);
   return run;
 }
 

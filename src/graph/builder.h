@@ -73,6 +73,7 @@ class Builder {
 
   Phase phase = Phase::forward;
   bool training = true;
+  double label_smoothing = 0;  // of the loss in training
 
   const Graph& graph() const { return graph_; }
   int32_t current_scope() const { return scope_; }

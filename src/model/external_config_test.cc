@@ -72,7 +72,7 @@ int64_t weights(const Model& model) {
 TEST(ExternalConfig, Gpt2) {
   const auto model = read(gpt2());
   EXPECT_EQ(model->vocab_size(), 311);
-  EXPECT_EQ(model->max_length(), 160);
+  EXPECT_EQ(model->max_lengths().target, 160);
   const int64_t layer =
       2 * 48 + (48 + 1) * 144 + (48 + 1) * 48 + 2 * 48 + (48 + 1) * 192 + 193 * 48;
   EXPECT_EQ(weights(*model), 311 * 48 + 160 * 48 + 3 * layer + 2 * 48);
@@ -84,7 +84,7 @@ TEST(ExternalConfig, Gpt2) {
 TEST(ExternalConfig, Llama) {
   const auto model = read(llama());
   EXPECT_EQ(model->vocab_size(), 307);
-  EXPECT_EQ(model->max_length(), 256);
+  EXPECT_EQ(model->max_lengths().target, 256);
   const int64_t layer = 64 + 64 * (64 + 2 * 32) + 64 * 64 + 64 + 3 * 64 * 120;
   EXPECT_EQ(weights(*model), 2 * 307 * 64 + 3 * layer + 64);
   // transformers 4: rope_theta beside the others, rope_scaling null.
@@ -118,12 +118,12 @@ TEST(ExternalConfig, IsTheInverseOfWriting) {
     model->declare(schema);
     schema.load_text(fmt::format("model: {{{}}}", keys), "test.yaml");
     schema.finish();
-    model->resolve(schema, 31, 17);
+    model->resolve(schema, 31, {17, 17});
     const std::string text = model->external_config();
     const auto again = model_from_external_config(text, "config.json");
     EXPECT_EQ(again->external_config(), text);
     EXPECT_EQ(again->vocab_size(), 31);
-    EXPECT_EQ(again->max_length(), 17);
+    EXPECT_EQ(again->max_lengths().target, 17);
     const auto ours = model->parameters(), theirs = again->parameters();
     ASSERT_EQ(ours.size(), theirs.size());
     for (size_t i = 0; i < ours.size(); ++i) {

@@ -5,116 +5,34 @@
 //   logits = head(norm(x))
 #include <nlohmann/json.hpp>
 
-#include "model/layers.h"
-#include "model/model.h"
+#include "model/transformer.h"
 
 namespace millrace {
 namespace {
 
-// Where tokens stand when not each row is one sequence from its start: behind those that a cache
-// holds (decode), or several sequences in a row (packed training).
-struct Places {
-  Value position;   // [], tokens in the cache
-  Value positions;  // [B, T]
-  Value segments;   // [B, T], of packed rows
-  int64_t batch = 0, capacity = 0;
-  bool cached() const { return capacity > 0; }
-};
-
 class Gpt : public Model {
  public:
   void declare(Schema& s) override {
-    s.integer("model.d_model", &D_).range(1, 65536).help("Width of the residual stream.");
+    s_.declare(s);
     s.integer("model.num_layers", &L_).range(1, 1024).help("Number of layers.");
-    s.integer("model.num_heads", &H_)
-        .range(1, 4096)
-        .allow_auto()
-        .help("Attention heads; auto: one for every 64 of d_model.");
-    s.integer("model.num_kv_heads", &G_)
-        .range(1, 4096)
-        .allow_auto()
-        .help("Key/value heads (grouped-query attention); auto: num_heads.");
-    s.integer("model.d_ff", &F_)
-        .range(1, 1 << 20)
-        .allow_auto()
-        .help(
-            "Width inside the MLP; auto: 4 x d_model, or 8/3 x d_model rounded up to 64 for "
-            "swiglu.");
     s.integer("model.vocab_size", &V_)
         .range(2, 1 << 24)
         .allow_auto()
         .help("Vocabulary; auto: what the tokenizer has.");
-    s.choice("model.positions", &positions_, {"learned", "rotary"})
-        .help("How the model knows where a token stands.");
-    s.choice("model.norm", &norm_, {"layer_norm", "rms_norm"}).help("Normalisation.");
-    s.number("model.norm_eps", &eps_).above(0).max(1).help("Epsilon of the normalisation.");
-    s.choice("model.activation", &activation_, {"gelu_tanh", "gelu", "relu", "silu", "swiglu"})
-        .help("Activation of the MLP; gelu_tanh is GPT-2's.");
     s.boolean("model.tied_embeddings", &tied_).help("The output head is the token embedding.");
-    s.boolean("model.bias", &bias_).help("Biases in linear layers and LayerNorm.");
-    s.number("model.dropout", &dropout_)
-        .min(0)
-        .below(1)
-        .help("Dropout on embeddings, attention and the two residual branches.");
-    s.number("model.rope_theta", &theta_)
-        .above(0)
-        .max(1e12)
-        .help("Base of the rotary frequencies.");
-    s.number("model.init_std", &init_std_)
-        .above(0)
-        .max(10)
-        .help(
-            "Standard deviation of the initial weights; projections into the residual stream get "
-            "1/sqrt(2 x num_layers) of it.");
   }
 
-  void resolve(Schema& s, int64_t vocab_size, int64_t max_length) override {
-    T_ = max_length;
-    auto set_auto = [&](const char* key, int64_t& field, int64_t value, const char* why) {
-      if (field >= 0) return;
-      field = value;
-      s.note(key, why);
-    };
-    set_auto("model.num_heads", H_, D_ % 64 == 0 ? D_ / 64 : 1, "auto: d_model / 64");
-    set_auto("model.num_kv_heads", G_, H_, "auto: num_heads");
-    set_auto("model.d_ff", F_, activation_ == "swiglu" ? (8 * D_ / 3 + 63) / 64 * 64 : 4 * D_,
-             "auto: from d_model");
-    set_auto("model.vocab_size", V_, vocab_size, "auto: from the tokenizer");
-    auto refuse = [&](const char* key, const std::string& what, const std::string& expected,
-                      const std::string& remedy) {
-      throw Error({.code = ErrorCode::config,
-                   .what = what,
-                   .where = s.where(key),
-                   .expected = expected,
-                   .got = what,
-                   .remedy = remedy});
-    };
-    if (D_ % H_ != 0)
-      refuse("model.num_heads",
-             fmt::format("model.d_model {} is not divisible by model.num_heads {}", D_, H_),
-             "d_model = num_heads x head width",
-             fmt::format("model.num_heads={} or model.d_model={}", nearest_divisor(D_, H_),
-                         (D_ + H_ - 1) / H_ * H_));
-    if (H_ % G_ != 0)
-      refuse("model.num_kv_heads",
-             fmt::format("model.num_heads {} is not divisible by model.num_kv_heads {}", H_, G_),
-             "each key/value head serves the same number of query heads",
-             fmt::format("model.num_kv_heads={}", nearest_divisor(H_, G_)));
-    if (positions_ == "rotary" && (D_ / H_) % 2 != 0)
-      refuse("model.num_heads", fmt::format("head width {} is odd", D_ / H_),
-             "an even head width for rotary positions",
-             "another num_heads, or model.positions=learned");
-    if (V_ < vocab_size)
-      refuse("model.vocab_size",
-             fmt::format("model.vocab_size {} is smaller than the tokenizer's {}", V_, vocab_size),
-             fmt::format("at least {}", vocab_size), "model.vocab_size=auto");
+  void resolve(Schema& s, int64_t vocab_size, MaxLengths lengths) override {
+    T_ = lengths.target;
+    s_.resolve(s);
+    resolve_vocabulary(s, V_, vocab_size);
   }
 
   std::vector<Parameter> parameters() const override {
     using Init = Parameter::Init;
-    const bool gpt2 = positions_ == "learned";
-    const int64_t K = D_ / H_, Q = H_ * K, KV = G_ * K;
-    const double out_std = init_std_ / std::sqrt(2.0 * static_cast<double>(L_));
+    const bool gpt2 = s_.positions == "learned";
+    const int64_t K = s_.D / s_.H, Q = s_.H * K, KV = s_.G * K;
+    const double out_std = s_.init_std / std::sqrt(2.0 * static_cast<double>(L_));
     std::vector<Parameter> table;
     auto weight = [&](std::string name, int64_t in, int64_t out, double std,
                       std::vector<std::string> external, std::vector<int64_t> widths = {}) {
@@ -126,7 +44,7 @@ class Gpt : public Model {
                        suffixed(external, ".weight"),
                        widths,
                        !gpt2});
-      if (bias_)
+      if (s_.bias)
         table.push_back({name + ".bias",
                          {out},
                          Init::zeros,
@@ -138,24 +56,24 @@ class Gpt : public Model {
     };
     auto norm = [&](std::string name, const std::string& external) {
       table.push_back(
-          {name + ".weight", {D_}, Init::ones, 0, false, {external + ".weight"}, {}, false});
-      if (norm_ == "layer_norm" && bias_)
+          {name + ".weight", {s_.D}, Init::ones, 0, false, {external + ".weight"}, {}, false});
+      if (s_.norm == "layer_norm" && s_.bias)
         table.push_back(
-            {name + ".bias", {D_}, Init::zeros, 0, false, {external + ".bias"}, {}, false});
+            {name + ".bias", {s_.D}, Init::zeros, 0, false, {external + ".bias"}, {}, false});
     };
     table.push_back({"embedding.weight",
-                     {V_, D_},
+                     {V_, s_.D},
                      Init::normal,
-                     init_std_,
+                     s_.init_std,
                      true,
                      {gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight"},
                      {},
                      false});
     if (gpt2)
       table.push_back({"positions.weight",
-                       {T_, D_},
+                       {T_, s_.D},
                        Init::normal,
-                       init_std_,
+                       s_.init_std,
                        true,
                        {"transformer.wpe.weight"},
                        {},
@@ -166,23 +84,30 @@ class Gpt : public Model {
                             fmt::runtime(gpt2 ? "transformer.h.{}." : "model.layers.{}."), i);
       norm(name + "norm1", hf + (gpt2 ? "ln_1" : "input_layernorm"));
       if (gpt2)
-        weight(name + "attention.qkv", D_, Q + 2 * KV, init_std_, {hf + "attn.c_attn"});
+        weight(name + "attention.qkv", s_.D, Q + 2 * KV, s_.init_std, {hf + "attn.c_attn"});
       else
-        weight(name + "attention.qkv", D_, Q + 2 * KV, init_std_,
+        weight(name + "attention.qkv", s_.D, Q + 2 * KV, s_.init_std,
                {hf + "self_attn.q_proj", hf + "self_attn.k_proj", hf + "self_attn.v_proj"},
                {Q, KV, KV});
-      weight(name + "attention.output", Q, D_, out_std,
+      weight(name + "attention.output", Q, s_.D, out_std,
              {hf + (gpt2 ? "attn.c_proj" : "self_attn.o_proj")});
       norm(name + "norm2", hf + (gpt2 ? "ln_2" : "post_attention_layernorm"));
-      if (activation_ == "swiglu")
-        weight(name + "mlp.gate", D_, F_, init_std_, {hf + "mlp.gate_proj"});
-      weight(name + "mlp.up", D_, F_, init_std_, {hf + (gpt2 ? "mlp.c_fc" : "mlp.up_proj")});
-      weight(name + "mlp.down", F_, D_, out_std, {hf + (gpt2 ? "mlp.c_proj" : "mlp.down_proj")});
+      if (s_.activation == "swiglu")
+        weight(name + "mlp.gate", s_.D, s_.F, s_.init_std, {hf + "mlp.gate_proj"});
+      weight(name + "mlp.up", s_.D, s_.F, s_.init_std, {hf + (gpt2 ? "mlp.c_fc" : "mlp.up_proj")});
+      weight(name + "mlp.down", s_.F, s_.D, out_std,
+             {hf + (gpt2 ? "mlp.c_proj" : "mlp.down_proj")});
     }
     norm("norm", gpt2 ? "transformer.ln_f" : "model.norm");
     if (!tied_)
-      table.push_back(
-          {"head.weight", {V_, D_}, Init::normal, init_std_, true, {"lm_head.weight"}, {}, false});
+      table.push_back({"head.weight",
+                       {V_, s_.D},
+                       Init::normal,
+                       s_.init_std,
+                       true,
+                       {"lm_head.weight"},
+                       {},
+                       false});
     return table;
   }
 
@@ -197,11 +122,7 @@ class Gpt : public Model {
     }
     const Value x = trunk(layers, tokens, places);
     const Value targets = b.input("targets", rows);
-    const Value scale = b.loss_scale();
-    const Value head = head_weight(layers);
-    const auto scope = b.scope("loss");
-    return b.op("linear_cross_entropy", {x, head, targets, scale},
-                {{"gradients", b.training}, {"chunk_rows", 0}});
+    return layers.cross_entropy(x, head_weight(layers), targets);
   }
 
   Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const override {
@@ -212,15 +133,17 @@ class Gpt : public Model {
     const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
     const Value positions =
         b.op("iota", {position}, {{"size", shape.length}, {"repeat", shape.batch}});
-    const Value x = trunk(layers, tokens, {position, positions, {}, shape.batch, capacity});
+    const Value x = trunk(
+        layers, tokens,
+        {.position = position, .positions = positions, .batch = shape.batch, .capacity = capacity});
     const Value last =
-        b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, D_})});  // [B, D]
+        b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, s_.D})});  // [B, D]
     return b.matmul(last, head_weight(layers), false, true);
   }
 
-  bool takes_packed_rows() const override { return true; }
+  Takes takes() const override { return {.packed_rows = true}; }
   int64_t vocab_size() const override { return V_; }
-  int64_t max_length() const override { return T_; }
+  MaxLengths max_lengths() const override { return {T_, 0}; }
 
   std::string external_config() const override {
     nlohmann::ordered_json j;
@@ -229,32 +152,32 @@ class Gpt : public Model {
            {"model_type", "gpt2"},
            {"vocab_size", V_},
            {"n_positions", T_},
-           {"n_embd", D_},
+           {"n_embd", s_.D},
            {"n_layer", L_},
-           {"n_head", H_},
-           {"n_inner", F_},
-           {"activation_function", activation_ == "gelu_tanh" ? "gelu_new" : activation_},
-           {"layer_norm_epsilon", eps_},
-           {"resid_pdrop", dropout_},
-           {"embd_pdrop", dropout_},
-           {"attn_pdrop", dropout_},
+           {"n_head", s_.H},
+           {"n_inner", s_.F},
+           {"activation_function", s_.activation == "gelu_tanh" ? "gelu_new" : s_.activation},
+           {"layer_norm_epsilon", s_.eps},
+           {"resid_pdrop", s_.dropout},
+           {"embd_pdrop", s_.dropout},
+           {"attn_pdrop", s_.dropout},
            {"tie_word_embeddings", tied_}};
     } else if (is_llama()) {
       j = {{"architectures", {"LlamaForCausalLM"}},
            {"model_type", "llama"},
            {"vocab_size", V_},
-           {"hidden_size", D_},
-           {"intermediate_size", F_},
+           {"hidden_size", s_.D},
+           {"intermediate_size", s_.F},
            {"num_hidden_layers", L_},
-           {"num_attention_heads", H_},
-           {"num_key_value_heads", G_},
+           {"num_attention_heads", s_.H},
+           {"num_key_value_heads", s_.G},
            {"max_position_embeddings", T_},
            {"hidden_act", "silu"},
-           {"rms_norm_eps", eps_},
-           {"rope_theta", theta_},
+           {"rms_norm_eps", s_.eps},
+           {"rope_theta", s_.theta},
            {"tie_word_embeddings", tied_},
-           {"attention_bias", bias_},
-           {"mlp_bias", bias_}};
+           {"attention_bias", s_.bias},
+           {"mlp_bias", s_.bias}};
     } else {
       // Other programs must not take it for a model they know.
       j = {{"model_type", "millrace"},
@@ -262,21 +185,21 @@ class Gpt : public Model {
             {{"family", "gpt"},
              {"max_length", T_},
              {"model",
-              {{"d_model", D_},
+              {{"d_model", s_.D},
                {"num_layers", L_},
-               {"num_heads", H_},
-               {"num_kv_heads", G_},
-               {"d_ff", F_},
+               {"num_heads", s_.H},
+               {"num_kv_heads", s_.G},
+               {"d_ff", s_.F},
                {"vocab_size", V_},
-               {"positions", positions_},
-               {"norm", norm_},
-               {"norm_eps", eps_},
-               {"activation", activation_},
+               {"positions", s_.positions},
+               {"norm", s_.norm},
+               {"norm_eps", s_.eps},
+               {"activation", s_.activation},
                {"tied_embeddings", tied_},
-               {"bias", bias_},
-               {"dropout", dropout_},
-               {"rope_theta", theta_},
-               {"init_std", init_std_}}}}}};
+               {"bias", s_.bias},
+               {"dropout", s_.dropout},
+               {"rope_theta", s_.theta},
+               {"init_std", s_.init_std}}}}}};
     }
     // None: our tokenizers have no such tokens, and the families' defaults name real ones.
     j["bos_token_id"] = j["eos_token_id"] = nullptr;
@@ -291,46 +214,46 @@ class Gpt : public Model {
     else if (type == "llama")
       read_llama(config);
     else
-      return type == "millrace" && read_own(config);
+      return read_own(config);
     return true;
   }
 
  private:
   // The shapes that transformers has a class for.
   bool is_gpt2() const {
-    return positions_ == "learned" && norm_ == "layer_norm" && bias_ && activation_ != "swiglu" &&
-           G_ == H_;
+    return s_.positions == "learned" && s_.norm == "layer_norm" && s_.bias &&
+           s_.activation != "swiglu" && s_.G == s_.H;
   }
   bool is_llama() const {
-    return positions_ == "rotary" && norm_ == "rms_norm" && activation_ == "swiglu";
+    return s_.positions == "rotary" && s_.norm == "rms_norm" && s_.activation == "swiglu";
   }
 
   static constexpr const char* kAnother = "a model without it";
 
   void read_gpt2(const ExternalConfig& config) {
-    positions_ = "learned";
-    norm_ = "layer_norm";
-    bias_ = true;
+    s_.positions = "learned";
+    s_.norm = "layer_norm";
+    s_.bias = true;
     V_ = config.required_integer("vocab_size", 2, 1 << 24);
-    D_ = config.required_integer("n_embd", 1, 65536);
+    s_.D = config.required_integer("n_embd", 1, 65536);
     L_ = config.required_integer("n_layer", 1, 1024);
-    H_ = G_ = config.required_integer("n_head", 1, 4096);
+    s_.H = s_.G = config.required_integer("n_head", 1, 4096);
     T_ = config.required_integer("n_positions", 1, 1 << 20);
-    F_ = config.integer("n_inner", 1, 1 << 20).value_or(4 * D_);
-    eps_ = config.number("layer_norm_epsilon", 0, 1).value_or(1e-5);
+    s_.F = config.integer("n_inner", 1, 1 << 20).value_or(4 * s_.D);
+    s_.eps = config.number("layer_norm_epsilon", 0, 1).value_or(1e-5);
     tied_ = config.boolean("tie_word_embeddings").value_or(true);
-    dropout_ = config.number("resid_pdrop", -1, 1).value_or(0);
-    if (dropout_ < 0 || dropout_ == 1)
+    s_.dropout = config.number("resid_pdrop", -1, 1).value_or(0);
+    if (s_.dropout < 0 || s_.dropout == 1)
       config.refuse("resid_pdrop", "at least 0, below 1", "check the rates");
     const std::string name = config.text("activation_function").value_or("gelu_new");
     if (name == "gelu_new" || name == "gelu_pytorch_tanh")
-      activation_ = "gelu_tanh";
+      s_.activation = "gelu_tanh";
     else if (name == "gelu" || name == "relu" || name == "silu")
-      activation_ = name;
+      s_.activation = name;
     else
       config.refuse("activation_function", "gelu_new, gelu, relu or silu", kAnother);
-    if (D_ % H_ != 0)
-      config.refuse("n_head", fmt::format("a divisor of n_embd = {}", D_), "check the sizes");
+    if (s_.D % s_.H != 0)
+      config.refuse("n_head", fmt::format("a divisor of n_embd = {}", s_.D), "check the sizes");
     if (!config.boolean("scale_attn_weights").value_or(true))
       config.refuse("scale_attn_weights", "true", kAnother);
     for (const char* field : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
@@ -340,42 +263,42 @@ class Gpt : public Model {
   }
 
   void read_llama(const ExternalConfig& config) {
-    positions_ = "rotary";
-    norm_ = "rms_norm";
-    activation_ = "swiglu";
+    s_.positions = "rotary";
+    s_.norm = "rms_norm";
+    s_.activation = "swiglu";
     V_ = config.required_integer("vocab_size", 2, 1 << 24);
-    D_ = config.required_integer("hidden_size", 1, 65536);
-    F_ = config.required_integer("intermediate_size", 1, 1 << 20);
+    s_.D = config.required_integer("hidden_size", 1, 65536);
+    s_.F = config.required_integer("intermediate_size", 1, 1 << 20);
     L_ = config.required_integer("num_hidden_layers", 1, 1024);
-    H_ = config.required_integer("num_attention_heads", 1, 4096);
-    G_ = config.integer("num_key_value_heads", 1, 4096).value_or(H_);
+    s_.H = config.required_integer("num_attention_heads", 1, 4096);
+    s_.G = config.integer("num_key_value_heads", 1, 4096).value_or(s_.H);
     T_ = config.integer("max_position_embeddings", 1, 1 << 20).value_or(2048);
-    eps_ = config.number("rms_norm_eps", 0, 1).value_or(1e-6);
+    s_.eps = config.number("rms_norm_eps", 0, 1).value_or(1e-6);
     tied_ = config.boolean("tie_word_embeddings").value_or(false);
-    bias_ = config.boolean("attention_bias").value_or(false);
-    if (config.boolean("mlp_bias").value_or(false) != bias_)
-      config.refuse("mlp_bias", fmt::format("{}, as attention_bias", bias_), kAnother);
+    s_.bias = config.boolean("attention_bias").value_or(false);
+    if (config.boolean("mlp_bias").value_or(false) != s_.bias)
+      config.refuse("mlp_bias", fmt::format("{}, as attention_bias", s_.bias), kAnother);
     if (const std::string name = config.text("hidden_act").value_or("silu"); name != "silu")
       config.refuse("hidden_act", "silu", kAnother);
-    if (D_ % H_ != 0 || D_ / H_ % 2 != 0)
+    if (s_.D % s_.H != 0 || s_.D / s_.H % 2 != 0)
       config.refuse("num_attention_heads",
-                    fmt::format("a divisor of hidden_size = {} with an even quotient", D_),
+                    fmt::format("a divisor of hidden_size = {} with an even quotient", s_.D),
                     "check the sizes");
-    if (H_ % G_ != 0)
-      config.refuse("num_key_value_heads", fmt::format("a divisor of {} heads", H_),
+    if (s_.H % s_.G != 0)
+      config.refuse("num_key_value_heads", fmt::format("a divisor of {} heads", s_.H),
                     "check the sizes");
-    if (config.integer("head_dim", 1, 65536).value_or(D_ / H_) != D_ / H_)
-      config.refuse("head_dim", fmt::format("hidden_size / num_attention_heads = {}", D_ / H_),
+    if (config.integer("head_dim", 1, 65536).value_or(s_.D / s_.H) != s_.D / s_.H)
+      config.refuse("head_dim", fmt::format("hidden_size / num_attention_heads = {}", s_.D / s_.H),
                     kAnother);
     if (config.has("sliding_window")) config.refuse("sliding_window", "null", kAnother);
     if (config.has("quantization_config"))
       config.refuse("quantization_config", "plain weights", kAnother);
     // transformers 5 writes rope_parameters; before, rope_theta and rope_scaling.
-    theta_ = config.number("rope_theta", 0, 1e12).value_or(10000);
+    s_.theta = config.number("rope_theta", 0, 1e12).value_or(10000);
     for (const char* field : {"rope_parameters", "rope_scaling"}) {
       const auto rope = config.object(field);
       if (!rope) continue;
-      theta_ = rope->number("rope_theta", 0, 1e12).value_or(theta_);
+      s_.theta = rope->number("rope_theta", 0, 1e12).value_or(s_.theta);
       for (const char* kind : {"rope_type", "type"})
         if (rope->text(kind).value_or("default") != "default")
           rope->refuse(kind, "default", "a model without scaled rotary positions");
@@ -386,17 +309,12 @@ class Gpt : public Model {
 
   // What external_config() wrote for a shape that has no name elsewhere.
   bool read_own(const ExternalConfig& config) {
-    const auto own = config.object("millrace");
-    if (!own) config.refuse("millrace", "an object", "a config.json as Millrace wrote it");
-    if (own->text("family").value_or("") != "gpt") return false;
-    const auto keys = own->object("model");
-    if (!keys) own->refuse("model", "an object", "a config.json as Millrace wrote it");
-    const int64_t vocab_size = keys->required_integer("vocab_size", 2, 1 << 24);
+    const auto own = own_config(config, "gpt");
+    if (!own) return false;
     Schema schema;
     declare(schema);
-    schema.load_text(fmt::format("{{\"model\": {}}}", keys->json()), config.name());
-    schema.finish();
-    resolve(schema, vocab_size, own->required_integer("max_length", 1, 1 << 20));
+    const int64_t vocab_size = load_own_keys(schema, config, *own);
+    resolve(schema, vocab_size, {own->required_integer("max_length", 1, 1 << 20), 0});
     return true;
   }
 
@@ -404,13 +322,6 @@ class Gpt : public Model {
     for (std::string& n : names) n += suffix;
     return names;
   }
-  static int64_t nearest_divisor(int64_t n, int64_t wish) {
-    for (int64_t d = 0; d < n; ++d)
-      for (int64_t candidate : {wish - d, wish + d})
-        if (candidate > 0 && n % candidate == 0) return candidate;
-    return 1;
-  }
-
   Value head_weight(Layers& layers) const {
     const auto scope = layers.b.scope(tied_ ? "embedding" : "head");
     return layers.parameter("weight");
@@ -419,87 +330,19 @@ class Gpt : public Model {
   // tokens -> [B, T, D], normalised.
   Value trunk(Layers& layers, Value tokens, const Places& places) const {
     Builder& b = layers.b;
-    const int64_t T = b.shape(tokens).last();
-    Value x;
-    {
-      const auto scope = b.scope("embedding");
-      x = b.op("embedding", {tokens, layers.parameter("weight")});  // [B,T,D]
-    }
-    if (positions_ == "learned") {
-      const auto scope = b.scope("positions");
-      Value table = layers.parameter("weight");  // [max T, D]
-      if (places.positions.valid())
-        table = b.op("embedding", {places.positions, table});
-      else if (T < T_)
-        table = b.op("embedding", {b.op("iota", {}, {{"size", T}}), table});
-      x = b.add(x, table);
-    }
-    x = b.dropout(x, dropout_);
+    Value x = s_.embed(layers, tokens, "embedding", "positions", places);
     for (int64_t i = 0; i < L_; ++i) {
       const auto layer = b.layer(fmt::format("layers.{}", i));
-      x = b.add(
-          x, b.dropout(attention(layers, layers.norm(x, "norm1", norm_, eps_), places), dropout_));
-      x = b.add(x, b.dropout(mlp(layers, layers.norm(x, "norm2", norm_, eps_)), dropout_));
+      x = b.add(x, b.dropout(s_.attention(layers, s_.normalised(layers, x, "norm1"), places),
+                             s_.dropout));
+      x = b.add(x, b.dropout(s_.mlp(layers, s_.normalised(layers, x, "norm2")), s_.dropout));
     }
-    return layers.norm(x, "norm", norm_, eps_);
+    return s_.normalised(layers, x, "norm");
   }
 
-  Value attention(Layers& layers, Value x, const Places& places) const {
-    Builder& b = layers.b;
-    const auto scope = b.scope("attention");
-    const Attrs heads{{"heads", H_}, {"kv_heads", G_}, {"head_dim", D_ / H_}};
-    Value qkv = layers.linear(x, "qkv");  // [B, T, (H + 2G) K]
-    if (positions_ == "rotary") {
-      Attrs attrs = heads;
-      attrs.set({"theta", theta_});
-      std::vector<Value> in{qkv};
-      if (places.positions.valid()) {
-        attrs.set({"positions", 1});
-        in.push_back(places.positions);
-      }
-      qkv = b.op("rope", std::move(in), attrs);
-    }
-    if (places.cached()) {
-      const TensorType rows{{places.batch, places.capacity, G_ * (D_ / H_)}, DType::f32};
-      const Value keys = b.leaf(Leaf::cache, b.path("cache_k"), rows),
-                  values = b.leaf(Leaf::cache, b.path("cache_v"), rows);
-      const auto out = b.op_all("attention_cached", {qkv, keys, values, places.position}, heads);
-      b.update(keys, out[1]);
-      b.update(values, out[2]);
-      return layers.linear(out[0], "output");
-    }
-    Attrs attrs = heads;
-    attrs.set({"causal", 1});
-    std::vector<Value> in{qkv};
-    if (places.segments.valid()) {
-      attrs.set({"mask", "segments"});
-      in.push_back(places.segments);
-    }
-    if (b.training && dropout_ > 0) {
-      attrs.set({"dropout", dropout_});
-      attrs.set({"stream", b.next_random_stream()});
-      in.push_back(b.random_key());
-    }
-    return layers.linear(b.op("attention", std::move(in), attrs), "output");
-  }
-
-  Value mlp(Layers& layers, Value x) const {
-    Builder& b = layers.b;
-    const auto scope = b.scope("mlp");
-    const Value up = layers.linear(x, "up");
-    if (activation_ == "swiglu")
-      return layers.linear(b.mul(b.apply(Function::silu, layers.linear(x, "gate")), up), "down");
-    const Function f = activation_ == "gelu"   ? Function::gelu
-                       : activation_ == "relu" ? Function::relu
-                       : activation_ == "silu" ? Function::silu
-                                               : Function::gelu_tanh;
-    return layers.linear(b.apply(f, up), "down");
-  }
-
-  int64_t D_ = 128, L_ = 4, H_ = -1, G_ = -1, F_ = -1, V_ = -1, T_ = 0;
-  std::string positions_ = "learned", norm_ = "layer_norm", activation_ = "gelu_tanh";
-  double eps_ = 1e-5, dropout_ = 0, theta_ = 10000, init_std_ = 0.02;
-  bool tied_ = true, bias_ = true;
+  TransformerShape s_;
+  int64_t L_ = 4, V_ = -1, T_ = 0;
+  bool tied_ = true;
 };
 
 }  // namespace

@@ -40,6 +40,14 @@ class Layers {
     const bool bias = in.size() == 3;
     return b.op("layer_norm", std::move(in), {{"eps", eps}, {"bias", bias}});
   }
+  // x [B,T,D] and a head [V,D]: the loss of build_loss.
+  Value cross_entropy(Value x, Value head, Value targets) {
+    const Value scale = b.loss_scale();
+    const auto scope = b.scope("loss");
+    Attrs attrs{{"gradients", b.training}, {"chunk_rows", 0}};
+    if (b.label_smoothing > 0) attrs.set({"smoothing", b.label_smoothing});
+    return b.op("linear_cross_entropy", {x, head, targets, scale}, attrs);
+  }
 
  private:
   std::map<std::string, Shape> shapes_;

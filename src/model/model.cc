@@ -23,6 +23,23 @@ std::unique_ptr<Model> make_model(std::string_view family) {
   return nullptr;
 }
 
+std::optional<ExternalConfig> own_config(const ExternalConfig& config, std::string_view family) {
+  if (config.text("model_type").value_or("") != "millrace") return std::nullopt;
+  auto own = config.object("millrace");
+  if (!own) config.refuse("millrace", "an object", "a config.json as Millrace wrote it");
+  if (own->text("family").value_or("") != family) return std::nullopt;
+  return own;
+}
+
+int64_t load_own_keys(Schema& schema, const ExternalConfig& config, const ExternalConfig& own) {
+  const auto keys = own.object("model");
+  if (!keys) own.refuse("model", "an object", "a config.json as Millrace wrote it");
+  const int64_t vocab_size = keys->required_integer("vocab_size", 2, 1 << 24);
+  schema.load_text(fmt::format("{{\"model\": {}}}", keys->json()), config.name());
+  schema.finish();
+  return vocab_size;
+}
+
 std::unique_ptr<Model> model_from_external_config(std::string_view json, const std::string& name) {
   const ExternalConfig config(json, name);
   for (const std::string& family : model_families()) {

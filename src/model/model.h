@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,33 +36,59 @@ struct Parameter {
   }
 };
 
+// Longest sequences, in tokens: training.max_length and, of pairs that stand apart,
+// training.max_source_length.
+struct MaxLengths {
+  int64_t target = 0, source = 0;
+  bool operator==(const MaxLengths&) const = default;
+};
+
+// What a model can read besides plain rows.
+struct Takes {
+  bool packed_rows = false;  // several sequences in a row
+  bool pairs = false;        // source and target of a pair apart, and nothing but pairs
+};
+
 class Model {
  public:
   virtual ~Model() = default;
   // Declares the family's keys under "model.".
   virtual void declare(Schema& schema) = 0;
   // Fills what was `auto` and refuses sizes that contradict each other. `vocab_size` comes from the
-  // tokenizer, `max_length` from training.max_length.
-  virtual void resolve(Schema& schema, int64_t vocab_size, int64_t max_length) = 0;
+  // tokenizer.
+  virtual void resolve(Schema& schema, int64_t vocab_size, MaxLengths lengths) = 0;
   virtual std::vector<Parameter> parameters() const = 0;
   // Declares inputs "tokens" and "targets" (i32 [B,T], -1: not scored); returns the loss:
   // Builder::loss_scale() times the sum of the targets' negative log-likelihoods. For packed rows
   // also "segments" and "positions" (i32 [B,T]): which sequence of its row a token is of, and where
-  // in it; tokens of different sequences do not see each other.
+  // in it; tokens of different sequences do not see each other. Of pairs, tokens and targets are
+  // the target's, and there are "source" (i32 [B,S]) and "source_lengths" (i32 [B]).
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;
   // The graph of generation: T new tokens behind those that a key/value cache of `capacity` tokens
   // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [], tokens in the cache) and
   // "prompt_row" (i32 [B], the rows of [B*T] to predict after); returns their logits [B, V]. The
   // caches are leaves of kind cache, the same in every plan of one batch and capacity.
   virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
-  virtual bool takes_packed_rows() const { return false; }
+  virtual Takes takes() const { return {}; }
+  // Of pairs: keeps what build_decode needs of the sources [B,S] in leaves of kind cache. Declares
+  // the inputs "source" and "source_lengths".
+  virtual void build_encode(Builder& b, BatchShape shape) const {
+    (void)shape;
+    b.fail("this model has no sources");
+  }
   virtual int64_t vocab_size() const = 0;
-  virtual int64_t max_length() const = 0;  // longest sequence it has positions for
+  virtual MaxLengths max_lengths() const = 0;  // that it has positions for
   // The model as a Hugging Face style config.json, and back: false when the config is of another
   // family, Error with the field when it is of this one but asks for what the family cannot do.
   virtual std::string external_config() const = 0;
   virtual bool read_external_config(const ExternalConfig& config) = 0;
 };
+
+// Of a config.json that Millrace wrote for a shape without a name elsewhere: the part about the
+// family; nothing when it is another's.
+std::optional<ExternalConfig> own_config(const ExternalConfig& config, std::string_view family);
+// Its keys into a schema; returns the vocabulary.
+int64_t load_own_keys(Schema& schema, const ExternalConfig& config, const ExternalConfig& own);
 
 // The input of the new tokens: plans of different T share a session, so each has its own.
 inline std::string prompt_leaf(int64_t length) { return fmt::format("prompt{}", length); }

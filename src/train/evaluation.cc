@@ -10,9 +10,14 @@ namespace millrace {
 void write_batch(Session& session, size_t plan, const Batch& batch) {
   session.write_input<int32_t>(plan, "tokens", batch.tokens);
   session.write_input<int32_t>(plan, "targets", batch.targets);
-  if (batch.segments.empty()) return;
-  session.write_input<int32_t>(plan, "segments", batch.segments);
-  session.write_input<int32_t>(plan, "positions", batch.positions);
+  if (!batch.segments.empty()) {
+    session.write_input<int32_t>(plan, "segments", batch.segments);
+    session.write_input<int32_t>(plan, "positions", batch.positions);
+  }
+  if (!batch.source.empty()) {
+    session.write_input<int32_t>(plan, "source", batch.source);
+    session.write_input<int32_t>(plan, "source_lengths", batch.source_lengths);
+  }
 }
 
 std::optional<double> validate(const TrainingData& data, Session& session, size_t first_plan,

@@ -58,6 +58,19 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
   const auto chunk = static_cast<size_t>(prefill_chunk(plans.capacity));
   RandomStream random(options.seed, RandomUse::generate);
   Generated g;
+  const bool pairs = plans.max_source > 0;
+  if (pairs) {
+    const int64_t start = now_ns();
+    prompt.resize(std::min(prompt.size(), static_cast<size_t>(plans.max_source)));
+    const auto length = static_cast<int32_t>(prompt.size());
+    g.prefilled = length;
+    prompt.resize(static_cast<size_t>(plans.max_source));
+    session.write_input<int32_t>(plans.prefill, "source", prompt);
+    session.write_input<int32_t>(plans.prefill, "source_lengths", std::span(&length, 1));
+    session.run(plans.prefill);
+    g.prefill_seconds = seconds_since(start);
+    prompt = {plans.start_id};
+  }
   g.tokens = std::move(prompt);
   std::vector<int32_t> padded(chunk);
   size_t from = 0, cached = 0;  // the cache holds tokens [from, from + cached)
@@ -71,6 +84,7 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
     cached += count;
   };
   for (int64_t i = 0; i < options.max_tokens; ++i) {
+    if (pairs && g.tokens.size() > capacity) break;
     if (g.tokens.size() - from > capacity) {
       from = g.tokens.size() - std::max<size_t>(1, capacity / 2);
       cached = 0;
@@ -106,6 +120,7 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
     g.tokens.push_back(sample_token(logits, options, random.uniform()));
     if (on_token && !on_token(g.tokens.back())) break;
   }
+  if (pairs) g.tokens.erase(g.tokens.begin());
   return g;
 }
 

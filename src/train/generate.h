@@ -24,10 +24,13 @@ struct Generated {
   double prefill_seconds = 0, decode_seconds = 0;  // of the two plans
 };
 
-// Where in a session DecodePlans stand, and the tokens their cache holds.
+// Where in a session DecodePlans stand, and the tokens their cache holds. For a model that takes
+// pairs: the longest source, and what a target begins with.
 struct GeneratePlans {
   size_t prefill, decode;
   int64_t capacity;
+  int64_t max_source = 0;
+  int32_t start_id = -1;
 };
 
 // `allowed` tokens of the vocabulary can be drawn (the tokenizer may have fewer than the model).
@@ -36,6 +39,9 @@ struct GeneratePlans {
 // A text that outgrows the cache goes on with its newer half: those tokens are put in anew from
 // position 0, so that the model sees between half the capacity and all of it. A prompt that is
 // longer than the cache is cut the same way. The prompt must not be empty.
+//
+// For a model that takes pairs the prompt is the source, and the tokens are those of a target,
+// without its start; it ends where the cache does.
 Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed,
                    std::vector<int32_t> prompt, const GenerateOptions& options,
                    const std::function<bool(int32_t)>& on_token = {});

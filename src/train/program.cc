@@ -22,6 +22,7 @@ std::vector<ParameterGradient> build_gradients(Builder& b, const Model& model,
     scaling = b.leaf(Leaf::optimizer_state, kLossScaling, {Shape{}, DType::f32});
     b.set_loss_scale(b.mul(b.loss_scale(), scaling));
   }
+  b.label_smoothing = settings.label_smoothing;
   const Value scaled = model.build_loss(b, shape);
   if (b.failed()) return {};
   std::vector<ParameterGradient> list;
@@ -211,8 +212,20 @@ Graph build_decode_graph(const Model& model, BatchShape shape, int64_t capacity)
   return b.finish();
 }
 
+Graph build_encode_graph(const Model& model, BatchShape shape) {
+  Builder b;
+  b.training = false;
+  model.build_encode(b, shape);
+  return b.finish();
+}
+
 DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
                               KernelChooser& chooser) {
+  if (model.takes().pairs) {
+    const BatchShape one{.batch = 1, .length = 1, .source = model.max_lengths().source};
+    return {make_plan(build_encode_graph(model, one), options, chooser),
+            make_plan(build_decode_graph(model, one, capacity), options, chooser)};
+  }
   const BatchShape chunk{1, prefill_chunk(capacity)};
   return {make_plan(build_decode_graph(model, chunk, capacity), options, chooser),
           make_plan(build_decode_graph(model, {1, 1}, capacity), options, chooser)};
@@ -254,7 +267,8 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
     evaluates.push_back(build_eval_graph(model, shape));
   PassOptions options = settings.pass_options();
   // What a memory limit changes is the training graph's.
-  const DecodePlans generation = make_decode_plans(model, model.max_length(), options, backend);
+  const DecodePlans generation =
+      make_decode_plans(model, model.max_lengths().target, options, backend);
   const auto overhead = backend.overhead_bytes(options.precision);
   auto attempt = [&](const PassOptions& with) {
     Programs p{{}, {}, {}, generation, {}, with, overhead};

@@ -33,8 +33,11 @@ Graph build_eval_graph(const Model& model, BatchShape shape);  // output loss
 Plan make_refresh_plan(std::span<const Plan* const> plans, KernelChooser& chooser);
 // T new tokens behind a key/value cache (Model::build_decode); output logits.
 Graph build_decode_graph(const Model& model, BatchShape shape, int64_t capacity);
+// What decoding reads of sources (Model::build_encode); no output.
+Graph build_encode_graph(const Model& model, BatchShape shape);
 
-// Generation of one sequence over one cache: the prompt goes in by chunks, then token by token.
+// Generation of one sequence over one cache: the prompt goes in by chunks, or a source as a whole,
+// then token by token.
 struct DecodePlans {
   Plan prefill, decode;
 };

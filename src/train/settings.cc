@@ -121,7 +121,13 @@ void Settings::declare(Schema& s) {
       .help(
           "CUDA: a step is captured once as a graph and replayed. false: it is launched node by "
           "node, each waited for, so that a fault has a name.");
-  s.integer("training.max_length", &max_length).range(1, 1 << 20).help("Tokens per sequence.");
+  s.integer("training.max_length", &max_length)
+      .range(1, 1 << 20)
+      .help("Tokens per sequence; of pairs whose sides a model reads apart, of a target.");
+  s.integer("training.max_source_length", &max_source_length)
+      .range(1, 1 << 20)
+      .allow_auto()
+      .help("Tokens of a source, where a model reads source and target apart; auto: max_length.");
   s.integer("training.max_steps", &max_steps)
       .range(0, 1e12)
       .help("Updates; 0: max_tokens or num_epochs decides.");
@@ -149,6 +155,12 @@ void Settings::declare(Schema& s) {
       .min(0)
       .max(100)
       .help("Decay of matrices; decoupled for adamw, added to the gradient otherwise.");
+  s.number("training.label_smoothing", &label_smoothing)
+      .min(0)
+      .below(1)
+      .help(
+          "Share of every target's probability that training spreads over the whole vocabulary; "
+          "validation is without.");
   s.number("training.gradient_clip", &optimizer.gradient_clip)
       .min(0)
       .max(1e9)

@@ -83,11 +83,13 @@ class Loop {
 
   std::string sample() {
     const Tokenizer& tokenizer = data_.set.tokenizer();
-    const std::vector<int32_t> prompt = data_.sample_prompt(s_);
+    const std::vector<int32_t> prompt = data_.sample_prompt(s_, model_.takes());
     const int32_t end = data_.set.records ? data_.set.end_id : -1;
     const WithAverage weights(*this);
     return tokenizer.decode(
-        generate(session_, {programs_.prefill_plan(), programs_.decode_plan(), s_.max_length},
+        generate(session_,
+                 {programs_.prefill_plan(), programs_.decode_plan(), s_.max_length,
+                  model_.takes().pairs ? s_.max_source_length : 0, data_.set.target_start()},
                  tokenizer.vocab_size(), prompt,
                  {.max_tokens = s_.sample_length,
                   .temperature = s_.sample_temperature,

@@ -33,13 +33,14 @@ DataOptions data_options(const Settings& settings) {
   return o;
 }
 
-TrainingData make_training_data(Dataset set, const Settings& settings, bool packable,
+TrainingData make_training_data(Dataset set, const Settings& settings, Takes takes,
                                 DataObserver& observer) {
   const DataSettings& s = settings.data;
   TrainingData data;
   data.set = std::move(set);
   BatchOptions o;
-  o.batching = resolved_batching(s.batching, data.set, packable);
+  o.batching = resolved_batching(s.batching, data.set, takes.packed_rows);
+  if (takes.pairs) o.max_source = settings.max_source_length;
   o.batch_size = settings.batch_size;
   o.batch_tokens = s.batch_tokens;
   o.sequences = {settings.max_length, s.chunking, s.chunk_overlap};
@@ -59,9 +60,9 @@ ProgramShapes TrainingData::shapes() const {
   return {batches->shapes(), validation ? validation->shapes() : batches->shapes()};
 }
 
-std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings) const {
+std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings, Takes takes) const {
   std::vector<int32_t> prompt;
-  if (set.records && set.start_id >= 0) prompt.push_back(set.start_id);
+  if (set.records && set.start_id >= 0 && !takes.pairs) prompt.push_back(set.start_id);
   if (!settings.sample_prompt.empty()) {
     set.tokenizer().encode(settings.sample_prompt, {"sample.prompt"}, prompt);
     if (set.fields == 2) prompt.push_back(set.end_id);
@@ -72,7 +73,8 @@ std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings) const
   if (set.fields == 2 && split.tokens) {  // a source, for which the model writes the target
     std::array<int64_t, 2> begins;
     split.tokens->record_begins(0, begins);
-    count = std::min(begins[1] - begins[0], settings.max_length);
+    count = std::min(begins[1] - begins[0],
+                     takes.pairs ? settings.max_source_length : settings.max_length);
   }
   std::vector<int32_t> first(static_cast<size_t>(count));
   if (count > 0) split.tokens->read(split.begin, first);

@@ -20,12 +20,12 @@ struct TrainingData {
   RunLength run_length(const Settings& settings) const;
   // What sample text starts with: as a record does when it is trained on, else the first tokens of
   // the validation text.
-  std::vector<int32_t> sample_prompt(const Settings& settings) const;
+  std::vector<int32_t> sample_prompt(const Settings& settings, Takes takes) const;
 };
 
 DataOptions data_options(const Settings& settings);
-// Shapes a data set for a model; `packable`: it takes packed rows.
-TrainingData make_training_data(Dataset set, const Settings& settings, bool packable,
+// Shapes a data set for a model that takes these.
+TrainingData make_training_data(Dataset set, const Settings& settings, Takes takes,
                                 DataObserver& observer);
 
 }  // namespace millrace

@@ -141,7 +141,7 @@ struct Loaded {
     model->declare(schema);
     schema.load_text("model: {" + model_keys + "}\n", "test.yaml");
     schema.finish();
-    model->resolve(schema, 11, 6);
+    model->resolve(schema, 11, {6, 6});
     plan = std::make_unique<Plan>(make_plan(build_eval_graph(*model, {1, 6}), {}, *backend));
     session = std::make_unique<Session>(*backend, std::vector<const Plan*>{plan.get()});
     initialize(*session, *model, seed);

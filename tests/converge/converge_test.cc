@@ -68,10 +68,10 @@ class Converge : public testing::Test {
     model->declare(schema);
     schema.load_text("model: {" + model_keys + "}", "model keys");
     schema.finish();
-    model->resolve(schema, data.vocab_size, settings.max_length);
+    model->resolve(schema, data.vocab_size, {settings.max_length, settings.max_length});
     const auto backend = cpu::make_backend(cpu::best_isa());
     DataObserver silent;
-    const TrainingData training = make_training_data(data, settings, true, silent);
+    const TrainingData training = make_training_data(data, settings, model->takes(), silent);
     const Programs programs = make_programs(*model, settings, training.shapes(), *backend);
     TrainObserver nobody;
     return train(*model, settings, training, *backend, programs, nullptr, nobody);

@@ -130,7 +130,7 @@ class HealthTest : public testing::Test {
     options.train = {kBuiltinGrammar};
     options.grammar_chars = 4000;
     DataObserver silent;
-    return make_training_data(open_dataset(options, silent), s, true, silent);
+    return make_training_data(open_dataset(options, silent), s, {.packed_rows = true}, silent);
   }
   static Settings settings() {
     Settings s;
@@ -152,7 +152,7 @@ class HealthTest : public testing::Test {
       model->declare(schema);
       schema.load_text("model: {d_model: 16, num_layers: 2, num_heads: 2}", "test.yaml");
       schema.finish();
-      model->resolve(schema, data.set.vocab_size, s.max_length);
+      model->resolve(schema, data.set.vocab_size, {s.max_length, s.max_length});
     }
   };
 

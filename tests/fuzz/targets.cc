@@ -136,7 +136,9 @@ std::string values_of(Schema* schema) {
 // What was accepted: the model can judge it, and it can be written down and read again.
 void check_configuration(Configuration* configuration) {
   configuration->schema.finish();
-  configuration->model->resolve(configuration->schema, 65, configuration->settings.max_length);
+  configuration->model->resolve(
+      configuration->schema, 65,
+      {configuration->settings.max_length, configuration->settings.max_length});
   static Configuration again;  // every input gives it all keys
   try {
     again.schema.load_text(configuration->schema.resolved_yaml(), "resolved.yaml");
@@ -335,9 +337,9 @@ Verdict run_model_config(std::string_view bytes) {
     const auto again = read_again([&] { return model_from_external_config(text, "written"); });
     require(again->external_config() == text, "the model changed when written and read");
     require(
-        again->vocab_size() == model->vocab_size() && again->max_length() == model->max_length(),
+        again->vocab_size() == model->vocab_size() && again->max_lengths() == model->max_lengths(),
         "the model has other sizes when written and read");
-    require(model->vocab_size() >= 2 && model->max_length() >= 1, "a size that is none");
+    require(model->vocab_size() >= 2 && model->max_lengths().target >= 1, "a size that is none");
   });
 }
 

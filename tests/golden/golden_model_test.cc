@@ -1,6 +1,7 @@
-// GPT-2 and Llama against transformers (README.md, "Models"): logits, every gradient, ten training
-// steps, whole and in micro-batches, on the CPU kernels of each instruction set here, on a CUDA
-// device where there is one (in fp32) and on the reference loops; then the ten steps in float64.
+// GPT-2 and Llama against transformers, the encoder-decoder against torch.nn (README.md, "Models"):
+// logits, every gradient, ten training steps, whole and in micro-batches, on the CPU kernels of
+// each instruction set here, on a CUDA device where there is one (in fp32) and on the reference
+// loops; then the ten steps in float64.
 //
 // Tolerances. The files hold float32 results; how far float32 is from float64 stands in their
 // metadata for each kind of tensor (the README's table: 4e-7 to 1.3e-6 of the largest value for the
@@ -33,30 +34,44 @@ constexpr int64_t kSteps = 10, kBatch = 3, kLength = 16, kVocab = 61;
 
 struct Family {
   const char* file;
+  const char* type;
   const char* config;
   int64_t max_length;
+  int64_t source = 0;  // S, of pairs
+  double smoothing = 0;
 };
 const Family kFamilies[] = {
-    {"gpt2_tiny",
+    {"gpt2_tiny", "gpt",
      "model: {d_model: 32, num_layers: 2, num_heads: 4, positions: learned, norm: layer_norm, "
      "activation: gelu_tanh, tied_embeddings: true, bias: true}",
      24},
-    {"llama_tiny",
+    {"llama_tiny", "gpt",
      "model: {d_model: 32, d_ff: 80, num_layers: 2, num_heads: 4, num_kv_heads: 2, "
      "positions: rotary, norm: rms_norm, activation: swiglu, tied_embeddings: false, bias: false}",
      64},
+    {"seq2seq_pre", "seq2seq",
+     "model: {d_model: 32, d_ff: 48, num_layers: 2, num_encoder_layers: 1, num_heads: 4, "
+     "activation: gelu}",
+     24, 11},
+    {"seq2seq_post", "seq2seq",
+     "model: {d_model: 32, d_ff: 48, num_layers: 2, num_encoder_layers: 1, num_heads: 4, "
+     "activation: relu, norm_position: post, tied_embeddings: false, shared_embeddings: false}",
+     24, 11, 0.1},
 };
 
 // A golden file and our model of the same sizes.
 class Golden {
  public:
   explicit Golden(const Family& family)
-      : file(family.file), grad_file(std::string(family.file) + "_grad"), model(make_model("gpt")) {
+      : file(family.file),
+        grad_file(std::string(family.file) + "_grad"),
+        model(make_model(family.type)),
+        S(family.source) {
     Schema schema;
     model->declare(schema);
     schema.load_text(family.config, family.file);
     schema.finish();
-    model->resolve(schema, kVocab, family.max_length);
+    model->resolve(schema, kVocab, {family.max_length, family.max_length});
     about = nlohmann::json::parse(file.file().metadata().at("golden"));
     settings.optimizer = {.kind = "adamw",
                           .learning_rate = 3e-3,
@@ -66,6 +81,7 @@ class Golden {
                           .weight_decay = 0.1,
                           .gradient_clip = 1.0};
     settings.schedule.kind = "constant";
+    settings.label_smoothing = family.smoothing;
   }
 
   std::vector<float> initial(const Parameter& p) const {
@@ -80,31 +96,49 @@ class Golden {
 
   // What step `step` reads of sequences [first, first + count).
   struct Batch {
-    std::vector<int32_t> tokens, targets;
+    std::vector<int32_t> tokens, targets, source, source_lengths;
     float loss_scale;  // one over the kept targets of the whole step
   };
+  BatchShape shape(int64_t batch) const { return {batch, kLength, false, S}; }
   Batch batch(int64_t step, int64_t first, int64_t count) const {
-    auto part = [&](const std::vector<int32_t>& all, int64_t from, int64_t sequences) {
-      const auto begin = all.begin() + (step * kBatch + from) * kLength;
-      return std::vector<int32_t>(begin, begin + sequences * kLength);
+    auto part = [&](const std::vector<int32_t>& all, int64_t from, int64_t sequences,
+                    int64_t width = kLength) {
+      const auto begin = all.begin() + (step * kBatch + from) * width;
+      return std::vector<int32_t>(begin, begin + sequences * width);
     };
     const auto tokens = file.i32("tokens"), targets = file.i32("targets");
     int64_t kept = 0;
     for (int32_t t : part(targets, 0, kBatch)) kept += t >= 0 ? 1 : 0;
-    return {part(tokens, first, count), part(targets, first, count),
-            1.0f / static_cast<float>(kept)};
+    Batch made{part(tokens, first, count),
+               part(targets, first, count),
+               {},
+               {},
+               1.0f / static_cast<float>(kept)};
+    if (S > 0) {
+      made.source = part(file.i32("source"), first, count, S);
+      made.source_lengths = part(file.i32("source_lengths"), first, count, 1);
+    }
+    return made;
   }
 
   GoldenFile file, grad_file;
   std::unique_ptr<Model> model;
+  int64_t S;
   nlohmann::json about;
   Settings settings;
 };
+
+void write_source(Session& session, const Golden::Batch& batch) {
+  if (batch.source.empty()) return;
+  session.write<int32_t>("source", batch.source);
+  session.write<int32_t>("source_lengths", batch.source_lengths);
+}
 
 void write_batch(Session& session, const Golden::Batch& batch) {
   session.write<int32_t>("tokens", batch.tokens);
   session.write<int32_t>("targets", batch.targets);
   session.write<float>("loss_scale", std::span(&batch.loss_scale, 1));
+  write_source(session, batch);
 }
 
 void write_scalar(Session& session, const char* leaf, double value) {
@@ -191,10 +225,18 @@ INSTANTIATE_TEST_SUITE_P(Tiny, GoldenModel,
 
 TEST_P(GoldenModel, Logits) {
   const Plan plan =
-      make_plan(build_decode_graph(*golden.model, {kBatch, kLength}, kLength), {}, *backend);
-  Session session(*backend, {&plan});
+      make_plan(build_decode_graph(*golden.model, golden.shape(kBatch), kLength), {}, *backend);
+  Plan encode;
+  if (golden.S > 0)
+    encode = make_plan(build_encode_graph(*golden.model, golden.shape(kBatch)), {}, *backend);
+  std::vector<const Plan*> plans{&plan};
+  if (golden.S > 0) plans.push_back(&encode);
+  Session session(*backend, plans);
   write_weights(session, golden);
-  session.write<int32_t>(prompt_leaf(kLength), golden.batch(0, 0, kBatch).tokens);
+  const Golden::Batch batch = golden.batch(0, 0, kBatch);
+  write_source(session, batch);
+  if (golden.S > 0) session.run(1);
+  session.write<int32_t>(prompt_leaf(kLength), batch.tokens);
   session.write<int32_t>("position", std::vector<int32_t>{0});
   std::vector<float> logits(static_cast<size_t>(kBatch * kLength * kVocab));
   // The graph gives one row of logits per sequence: position after position, all of them.
@@ -215,7 +257,8 @@ TEST_P(GoldenModel, Logits) {
 
 TEST_P(GoldenModel, Gradients) {
   Builder b;
-  const Value loss = golden.model->build_loss(b, {kBatch, kLength});
+  b.label_smoothing = golden.settings.label_smoothing;
+  const Value loss = golden.model->build_loss(b, golden.shape(kBatch));
   const auto parameters = golden.model->parameters();
   std::vector<Value> leaves;
   for (const Parameter& p : parameters) {
@@ -250,8 +293,8 @@ TEST_P(GoldenModel, Gradients) {
 }
 
 TEST_P(GoldenModel, TenSteps) {
-  const Plan plan =
-      make_plan(build_step_graph(*golden.model, golden.settings, {kBatch, kLength}), {}, *backend);
+  const Plan plan = make_plan(
+      build_step_graph(*golden.model, golden.settings, golden.shape(kBatch)), {}, *backend);
   Session session(*backend, {&plan});
   write_weights(session, golden);
   write_scalar(session, "learning_rate", golden.settings.optimizer.learning_rate);
@@ -270,9 +313,9 @@ TEST_P(GoldenModel, TenSteps) {
 TEST_P(GoldenModel, TenStepsInMicroBatches) {
   golden.settings.grad_accum = kBatch;
   const Plan last =
-      make_plan(build_step_graph(*golden.model, golden.settings, {1, kLength}), {}, *backend);
-  const Plan others =
-      make_plan(build_accumulate_graph(*golden.model, golden.settings, {1, kLength}), {}, *backend);
+      make_plan(build_step_graph(*golden.model, golden.settings, golden.shape(1)), {}, *backend);
+  const Plan others = make_plan(
+      build_accumulate_graph(*golden.model, golden.settings, golden.shape(1)), {}, *backend);
   Session session(*backend, {&last, &others});
   write_weights(session, golden);
   write_scalar(session, "learning_rate", golden.settings.optimizer.learning_rate);
@@ -317,7 +360,8 @@ TEST_P(GoldenFamily, ParameterTable) {
 // 4e-15.
 TEST_P(GoldenFamily, TenStepsInFloat64) {
   const Golden golden(GetParam());
-  Reference<double> reference(build_step_graph(*golden.model, golden.settings, {kBatch, kLength}));
+  Reference<double> reference(
+      build_step_graph(*golden.model, golden.settings, golden.shape(kBatch)));
   for (const Parameter& p : golden.model->parameters()) {
     const auto values = golden.initial(p);
     reference.values(p.name).assign(values.begin(), values.end());
@@ -331,6 +375,10 @@ TEST_P(GoldenFamily, TenStepsInFloat64) {
     for (int32_t t : batch.targets) kept += t >= 0 ? 1 : 0;
     reference.ids("tokens") = batch.tokens;
     reference.ids("targets") = batch.targets;
+    if (golden.S > 0) {
+      reference.ids("source") = batch.source;
+      reference.ids("source_lengths") = batch.source_lengths;
+    }
     reference.values("loss_scale") = {1.0 / kept};
     reference.values("step") = {static_cast<double>(step + 1)};
     reference.run();

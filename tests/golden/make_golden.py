@@ -27,6 +27,12 @@ gpt2_tiny_grad.safetensors, llama_tiny_grad.safetensors     (apart, to keep each
   not see a constant), so there the file holds rounding noise and only an absolute bound makes sense;
   also wpe rows 16..23 and the embedding rows of ids not in the batch (Llama), which are true zeros.
 
+seq2seq_pre.safetensors, seq2seq_post.safetensors, each with _grad     torch.nn's TransformerEncoderLayer and
+                                                                       TransformerDecoderLayer
+    The same, with source I32 [10,3,11] and source_lengths I32 [10,3]. Names and layouts are Millrace's: torch's are put
+    into them here (see as_millrace). pre: norms before, one embedding for all, gelu; post: norms behind, three
+    embeddings, relu, label smoothing 0.1 (in `losses` too).
+
 ops.safetensors     single operations, float64 throughout
     op/<case>/in<i>        F64, or I32 for ids, targets, lengths, positions
     op/<case>/out<i>       F64
@@ -66,7 +72,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.llama import modeling_llama
 
-STEPS, B, T, VOCAB, IGNORED = 10, 3, 16, 61, -1
+STEPS, B, T, S, VOCAB, IGNORED = 10, 3, 16, 11, 61, -1
 TRAIN = dict(lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 GPT2 = dict(
     vocab_size=VOCAB, n_positions=24, n_embd=32, n_layer=2, n_head=4, activation_function="gelu_new",
@@ -84,7 +90,10 @@ FINAL = {
                   "transformer.h.1.mlp.c_fc.bias"],
     "llama_tiny": ["model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight",
                    "model.norm.weight"],
+    "seq2seq_pre": ["embedding.weight", "encoder.layers.0.attention.qkv.weight", "layers.1.cross.kv.weight"],
+    "seq2seq_post": ["encoder.embedding.weight", "layers.0.cross.q.bias", "layers.1.norm_cross.weight"],
 }
+SEQ2SEQ = dict(width=32, heads=4, inner=48, encoder_layers=1, decoder_layers=2, max_length=24)
 OPTIMIZERS = {
     "adamw": (torch.optim.AdamW, dict(lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)),
     "adam": (torch.optim.Adam, dict(lr=0.05, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)),
@@ -140,9 +149,63 @@ def rotary_cos_sin(positions, head_width, theta=10000.0):
     return angle.cos(), angle.sin()
 
 
+class Seq2Seq(torch.nn.Module):
+    def __init__(self, pre, activation, shared):
+        super().__init__()
+        c, nn = SEQ2SEQ, torch.nn
+        options = dict(d_model=c["width"], nhead=c["heads"], dim_feedforward=c["inner"], dropout=0.0, activation=activation,
+                       batch_first=True, norm_first=pre)
+        self.embedding = nn.Embedding(VOCAB, c["width"])
+        self.source_embedding = self.embedding if shared else nn.Embedding(VOCAB, c["width"])
+        self.head = self.embedding if shared else nn.Embedding(VOCAB, c["width"])
+        self.source_positions, self.positions = (nn.Embedding(c["max_length"], c["width"]) for _ in range(2))
+        self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(**options) for _ in range(c["encoder_layers"]))
+        self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(**options) for _ in range(c["decoder_layers"]))
+        self.encoder_norm, self.norm = (nn.LayerNorm(c["width"]) if pre else None for _ in range(2))
+
+    def forward(self, tokens, source, source_lengths):
+        padding = torch.arange(S)[None] >= source_lengths[:, None]
+        x = self.source_embedding(source) + self.source_positions(torch.arange(S))
+        for layer in self.encoder:
+            x = layer(x, src_key_padding_mask=padding)
+        memory = self.encoder_norm(x) if self.encoder_norm else x
+        future = torch.ones(T, T, dtype=torch.bool).triu(1)
+        x = self.embedding(tokens) + self.positions(torch.arange(T))
+        for layer in self.decoder:
+            x = layer(x, memory, tgt_mask=future, memory_key_padding_mask=padding)
+        return F.linear(self.norm(x) if self.norm else x, self.head.weight)
+
+
+def as_millrace(name, tensor):
+    """A parameter of Seq2Seq, or its gradient, as Millrace's parameters: [in, out], keys and values of a source in one."""
+    D = SEQ2SEQ["width"]
+    for theirs, ours in (("source_embedding.", "encoder.embedding."), ("source_positions.", "encoder.positions."),
+                         ("encoder_norm.", "encoder.norm.")):
+        if name.startswith(theirs):
+            return {ours + name.removeprefix(theirs): tensor}
+    stack, _, rest = name.partition(".")
+    if stack not in ("encoder", "decoder"):
+        return {name: tensor}
+    number, part = rest.split(".", 1)
+    prefix = f"{'encoder.' if stack == 'encoder' else ''}layers.{number}."
+    linear = tensor.T if tensor.dim() == 2 else tensor
+    for theirs, ours in (("self_attn.in_proj_", "attention.qkv."), ("self_attn.out_proj.", "attention.output."),
+                         ("multihead_attn.out_proj.", "cross.output."), ("linear1.", "mlp.up."), ("linear2.", "mlp.down.")):
+        if part.startswith(theirs):
+            return {prefix + ours + part.removeprefix(theirs): linear}
+    if part.startswith("multihead_attn.in_proj_"):
+        kind = part.removeprefix("multihead_attn.in_proj_")
+        return {f"{prefix}cross.q.{kind}": linear[..., :D], f"{prefix}cross.kv.{kind}": linear[..., D:]}
+    norms = {"norm1": "norm1", "norm2": "norm2"} if stack == "encoder" else {"norm1": "norm1", "norm2": "norm_cross", "norm3": "norm2"}
+    norm, kind = part.split(".")
+    return {f"{prefix}{norms[norm]}.{kind}": tensor}
+
+
 def to_float64(model):
     """A copy that is float64 throughout: transformers' Llama casts to float32 in norms and rotary."""
     model = copy.deepcopy(model).double()
+    if isinstance(model, Seq2Seq):
+        return model
     model.set_attn_implementation("sdpa")  # eager attention casts its softmax to float32
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -166,7 +229,7 @@ class Float64Only(TorchDispatchMode):
         return out
 
 
-def train(model, tokens, targets):
+def train(model, inputs, targets, smoothing):
     """Ten steps; the tensors of the module docstring, without init/."""
     model.train()
     parameters = dict(model.named_parameters())
@@ -177,18 +240,25 @@ def train(model, tokens, targets):
     result, losses, norms = {}, [], []
     for step in range(STEPS):
         optimizer.zero_grad()
-        logits = model(input_ids=tokens[step], use_cache=False).logits
-        loss = F.cross_entropy(logits.reshape(-1, VOCAB), targets[step].reshape(-1), ignore_index=IGNORED)
+        out = model(**{key: value[step] if isinstance(value, torch.Tensor) else value for key, value in inputs.items()})
+        logits = out if isinstance(out, torch.Tensor) else out.logits
+        loss = F.cross_entropy(logits.reshape(-1, VOCAB), targets[step].reshape(-1), ignore_index=IGNORED,
+                               label_smoothing=smoothing)
         loss.backward()
         if step == 0:
             result["logits"] = logits.detach().clone()
-            result.update({f"grad/{name}": p.grad.clone() for name, p in parameters.items()})
+            result.update(renamed("grad", model, {name: p.grad for name, p in parameters.items()}))
         norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), TRAIN["clip"], foreach=False))
         losses.append(loss.detach())
         optimizer.step()
     result["losses"], result["grad_norm"] = torch.stack(losses), torch.stack(norms)
-    result.update({f"final/{name}": p.detach().clone() for name, p in parameters.items()})
+    result.update(renamed("final", model, parameters))
     return result
+
+
+def renamed(kind, model, tensors):
+    rename = as_millrace if isinstance(model, Seq2Seq) else lambda name, tensor: {name: tensor}
+    return {f"{kind}/{ours}": part.detach().clone() for name, tensor in tensors.items() for ours, part in rename(name, tensor).items()}
 
 
 def distance(single, double):
@@ -202,16 +272,31 @@ def distance(single, double):
     return {kind: float(f"{gap:.3g}") for kind, gap in worst.items()}
 
 
-def make_model(folder, name, model, config, seed):
+def make_sources(tokens, generator):
+    """Half of each source is what its target will be, so that there is something to look at."""
+    source = torch.randint(0, VOCAB - 1, (STEPS, B, S), generator=generator)
+    source[..., : S // 2] = tokens[..., 1 : 1 + S // 2]
+    lengths = torch.randint(1, S + 1, (STEPS, B), generator=generator)
+    lengths[0] = torch.tensor([S, 4, 1])
+    return source, lengths
+
+
+def make_model(folder, name, model, config, seed, smoothing=0.0):
     generator = torch.Generator().manual_seed(seed)
     initialise(model, generator)
     tokens, targets = make_batches(generator)
-    init = {f"init/{key}": p.detach().clone() for key, p in model.named_parameters()}
+    sources = {}
+    if isinstance(model, Seq2Seq):
+        sources = dict(zip(("source", "source_lengths"), make_sources(tokens, generator)))
+        inputs = {"tokens": tokens, **sources}
+    else:
+        inputs = {"input_ids": tokens, "use_cache": False}
+    init = renamed("init", model, dict(model.named_parameters()))
     double_model = to_float64(model)
-    single = train(model, tokens, targets)
+    single = train(model, inputs, targets, smoothing)
     torch.set_default_dtype(torch.float64)  # AdamW keeps its step count in the default type
     with Float64Only():
-        double = train(double_model, tokens, targets)
+        double = train(double_model, inputs, targets, smoothing)
     torch.set_default_dtype(torch.float32)
 
     kept = {f"final/{key}" for key in FINAL[name]}
@@ -226,7 +311,7 @@ def make_model(folder, name, model, config, seed):
     }
     main = {key: value for key, value in single.items() if not key.startswith(("grad/", "final/"))}
     main |= init | {key: single[key] for key in kept}
-    main |= {"tokens": tokens.to(torch.int32), "targets": targets.to(torch.int32)}
+    main |= {key: value.to(torch.int32) for key, value in {"tokens": tokens, "targets": targets, **sources}.items()}
     save(folder, name, main, about)
     grads = {key: value for key, value in single.items() if key.startswith("grad/")}
     save(folder, f"{name}_grad", grads, about)
@@ -340,6 +425,8 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
+    make_model(folder, "seq2seq_pre", Seq2Seq(True, "gelu", True), SEQ2SEQ, seed=4)
+    make_model(folder, "seq2seq_post", Seq2Seq(False, "relu", False), SEQ2SEQ, seed=5, smoothing=0.1)
     gpt2 = transformers.GPT2Config(**GPT2, attn_implementation="eager")
     make_model(folder, "gpt2_tiny", transformers.GPT2LMHeadModel(gpt2), GPT2, seed=1)
     llama = transformers.LlamaConfig(**LLAMA, attn_implementation="eager")

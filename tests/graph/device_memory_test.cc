@@ -89,8 +89,8 @@ TEST_F(DeviceMemory, IsReadWhileTheArenaIsThere) {
   tiny.settings.max_steps = 2;
   tiny.settings.sample_length = 0;
   DataObserver silent;
-  const TrainingData data =
-      make_training_data(dataset_in_memory(tokenizer, tokens, tokens), tiny.settings, true, silent);
+  const TrainingData data = make_training_data(dataset_in_memory(tokenizer, tokens, tokens),
+                                               tiny.settings, tiny.model->takes(), silent);
   const Programs programs = make_programs(*tiny.model, tiny.settings, data.shapes(), backend_);
   auto device_bytes = [&] {
     TrainObserver nobody;

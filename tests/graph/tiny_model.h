@@ -37,7 +37,7 @@ struct TinyModel {
     settings.max_length = batch.length;
     schema.load_text("model: {" + keys + "}\n", "test.yaml");
     schema.finish();
-    model->resolve(schema, kVocabulary, batch.length);
+    model->resolve(schema, kVocabulary, {batch.length, batch.source});
   }
 
   Graph step_graph() const { return build_step_graph(*model, settings, shape); }
@@ -68,6 +68,16 @@ inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny,
       tokens.push_back(static_cast<int32_t>(random.below(TinyModel::kVocabulary)));
       targets.push_back(
           random.below(10) == 0 ? -1 : static_cast<int32_t>(random.below(TinyModel::kVocabulary)));
+    }
+    if (tiny.shape.source > 0) {
+      std::vector<int32_t> source, lengths;
+      for (int64_t i = 0; i < tiny.shape.batch * tiny.shape.source; ++i)
+        source.push_back(static_cast<int32_t>(random.below(TinyModel::kVocabulary)));
+      for (int64_t i = 0; i < tiny.shape.batch; ++i)
+        lengths.push_back(
+            static_cast<int32_t>(1 + random.below(static_cast<uint64_t>(tiny.shape.source))));
+      session.write<int32_t>("source", source);
+      session.write<int32_t>("source_lengths", lengths);
     }
     const float scale = 1.0f / static_cast<float>(tokens_per_step), rate = 3e-3f,
                 number = static_cast<float>(step + 1);

@@ -14,14 +14,18 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kLength = 9;
+constexpr int64_t kLength = 9, kSource = 7;
 
 class Family : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { cpu::gemm_set_measuring(false); }
   void TearDown() override { cpu::gemm_set_measuring(true); }
 
-  TinyModel tiny{"type: " + GetParam(), {2, kLength}, GetParam()};
+  static BatchShape shape(int64_t batch) {
+    const bool pairs = make_model(GetParam())->takes().pairs;
+    return {batch, kLength, false, pairs ? kSource : 0};
+  }
+  TinyModel tiny{"type: " + GetParam(), shape(2), GetParam()};
   std::unique_ptr<Backend> backend = cpu::make_backend(cpu::best_isa());
 };
 
@@ -54,7 +58,7 @@ TEST_P(Family, WeightsComeBackFromTheirLayoutOutside) {
 TEST_P(Family, ConfigComesBack) {
   const auto back = model_from_external_config(tiny.model->external_config(), "config.json");
   EXPECT_EQ(back->vocab_size(), tiny.model->vocab_size());
-  EXPECT_EQ(back->max_length(), tiny.model->max_length());
+  EXPECT_EQ(back->max_lengths(), tiny.model->max_lengths());
   const auto ours = tiny.model->parameters(), theirs = back->parameters();
   ASSERT_EQ(ours.size(), theirs.size());
   for (size_t i = 0; i < ours.size(); ++i) {
@@ -75,9 +79,22 @@ TEST_P(Family, TheCacheDoesNotChangeTheLogits) {
   std::vector<std::vector<float>> last;
   double largest = 0;
   for (const int64_t T : {kLength, int64_t{4}, int64_t{1}}) {
-    const Plan plan = make_plan(build_decode_graph(*tiny.model, {1, T}, kLength), {}, *backend);
-    Session session(*backend, {&plan});
+    BatchShape one = shape(1);
+    one.length = T;
+    const Plan plan = make_plan(build_decode_graph(*tiny.model, one, kLength), {}, *backend);
+    Plan encode;
+    std::vector<const Plan*> plans{&plan};
+    if (one.source > 0) {
+      encode = make_plan(build_encode_graph(*tiny.model, one), {}, *backend);
+      plans.push_back(&encode);
+    }
+    Session session(*backend, plans);
     initialize(session, *tiny.model, 1);
+    if (one.source > 0) {
+      session.write<int32_t>("source", std::vector<int32_t>{3, 1, 4, 1, 5, 9, 2});
+      session.write<int32_t>("source_lengths", std::vector<int32_t>{6});
+      session.run(1);
+    }
     for (int64_t from = 0; from < kLength; from += T) {
       std::vector<int32_t> tokens(static_cast<size_t>(T));
       for (int64_t t = 0; t < std::min(T, kLength - from); ++t)

@@ -1,0 +1,247 @@
+// The encoder-decoder Transformer (Vaswani et al., arXiv 1706.03762), with the norm before each
+// half of a layer (pre-norm, Xiong et al., arXiv 2002.04745) or behind it.
+//   memory = encoder(source): for each layer attention over all of the source, then the MLP
+//   for each layer of the decoder: attention over what was written, attention over the memory, MLP
+//   logits = head(decoder(target))
+#include <nlohmann/json.hpp>
+
+#include "model/transformer.h"
+
+namespace millrace {
+namespace {
+
+class Seq2Seq : public Model {
+ public:
+  void declare(Schema& s) override {
+    s_.declare(s);
+    s.integer("model.num_layers", &L_)
+        .range(1, 1024)
+        .help("Layers of the decoder and, unless said, of the encoder.");
+    s.integer("model.num_encoder_layers", &E_)
+        .range(1, 1024)
+        .allow_auto()
+        .help("Layers of the encoder; auto: num_layers.");
+    s.integer("model.vocab_size", &V_)
+        .range(2, 1 << 24)
+        .allow_auto()
+        .help("Vocabulary; auto: what the tokenizer has.");
+    s.choice("model.norm_position", &norm_position_, {"pre", "post"})
+        .help("Norms before each half of a layer, or behind it as in 2017.");
+    s.boolean("model.tied_embeddings", &tied_)
+        .help("The output head is the embedding of the target's tokens.");
+    s.boolean("model.shared_embeddings", &shared_).help("Source and target have one embedding.");
+  }
+
+  void resolve(Schema& s, int64_t vocab_size, MaxLengths lengths) override {
+    lengths_ = lengths;
+    s_.resolve(s);
+    set_auto(s, "model.num_encoder_layers", E_, L_, "auto: num_layers");
+    resolve_vocabulary(s, V_, vocab_size);
+  }
+
+  std::vector<Parameter> parameters() const override {
+    using Init = Parameter::Init;
+    const int64_t D = s_.D, Q = s_.H * s_.K(), KV = s_.G * s_.K();
+    std::vector<Parameter> table;
+    auto matrix = [&](const std::string& name, int64_t rows, int64_t columns, double std) {
+      table.push_back({name + ".weight", {rows, columns}, Init::normal, std, true, {}, {}, false});
+    };
+    auto linear = [&](const std::string& name, int64_t in, int64_t out, double std) {
+      matrix(name, in, out, std);
+      if (s_.bias) table.push_back({name + ".bias", {out}, Init::zeros, 0, false, {}, {}, false});
+    };
+    auto norm = [&](const std::string& name) {
+      table.push_back({name + ".weight", {D}, Init::ones, 0, false, {}, {}, false});
+      if (s_.norm == "layer_norm" && s_.bias)
+        table.push_back({name + ".bias", {D}, Init::zeros, 0, false, {}, {}, false});
+    };
+    // `halves` of a layer write into the residual stream.
+    auto layers = [&](const std::string& prefix, int64_t count, bool decoder) {
+      const double halves = decoder ? 3 : 2,
+                   out_std = s_.init_std / std::sqrt(halves * static_cast<double>(count));
+      for (int64_t i = 0; i < count; ++i) {
+        const std::string name = fmt::format("{}layers.{}.", prefix, i);
+        norm(name + "norm1");
+        linear(name + "attention.qkv", D, Q + 2 * KV, s_.init_std);
+        linear(name + "attention.output", Q, D, out_std);
+        if (decoder) {
+          norm(name + "norm_cross");
+          linear(name + "cross.q", D, Q, s_.init_std);
+          linear(name + "cross.kv", D, 2 * KV, s_.init_std);
+          linear(name + "cross.output", Q, D, out_std);
+        }
+        norm(name + "norm2");
+        if (s_.activation == "swiglu") linear(name + "mlp.gate", D, s_.F, s_.init_std);
+        linear(name + "mlp.up", D, s_.F, s_.init_std);
+        linear(name + "mlp.down", s_.F, D, out_std);
+      }
+      if (norm_position_ == "pre") norm(prefix + "norm");
+    };
+    matrix("embedding", V_, D, s_.init_std);
+    if (!shared_) matrix("encoder.embedding", V_, D, s_.init_std);
+    if (s_.positions == "learned") {
+      matrix("encoder.positions", lengths_.source, D, s_.init_std);
+      matrix("positions", lengths_.target, D, s_.init_std);
+    }
+    layers("encoder.", E_, false);
+    layers("", L_, true);
+    if (!tied_) matrix("head", V_, D, s_.init_std);
+    return table;
+  }
+
+  Value build_loss(Builder& b, BatchShape shape) const override {
+    Layers layers(b, parameters());
+    const Value memory = encode(layers, shape), lengths = source_lengths(b, shape);
+    const TensorType rows{{shape.batch, shape.length}, DType::i32};
+    const Value tokens = b.input("tokens", rows);
+    const Value x =
+        decode(layers, tokens, {}, lengths, [&] { return layers.linear(memory, "kv"); });
+    const Value targets = b.input("targets", rows);
+    return layers.cross_entropy(x, head_weight(layers), targets);
+  }
+
+  // What decoding reads of a source: keys and values for the attention of every layer.
+  void build_encode(Builder& b, BatchShape shape) const override {
+    Layers layers(b, parameters());
+    const Value memory = encode(layers, shape);
+    for (int64_t i = 0; i < L_; ++i) {
+      const auto layer = b.layer(fmt::format("layers.{}", i));
+      const auto scope = b.scope("cross");
+      const Value cache = memory_cache(b, shape);
+      b.update(cache, layers.linear(memory, "kv"));
+    }
+  }
+
+  Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const override {
+    Layers layers(b, parameters());
+    const Value tokens =
+        b.input(prompt_leaf(shape.length), {{shape.batch, shape.length}, DType::i32});
+    const Value position = b.input("position", {Shape{}, DType::i32});
+    const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
+    const Value positions =
+        b.op("iota", {position}, {{"size", shape.length}, {"repeat", shape.batch}});
+    const Value x = decode(
+        layers, tokens,
+        {.position = position, .positions = positions, .batch = shape.batch, .capacity = capacity},
+        source_lengths(b, shape), [&] { return memory_cache(b, shape); });
+    const Value last =
+        b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, s_.D})});  // [B, D]
+    return b.matmul(last, head_weight(layers), false, true);
+  }
+
+  Takes takes() const override { return {.pairs = true}; }
+  int64_t vocab_size() const override { return V_; }
+  MaxLengths max_lengths() const override { return lengths_; }
+
+  std::string external_config() const override {
+    const nlohmann::ordered_json j = {{"model_type", "millrace"},
+                                      {"millrace",
+                                       {{"family", "seq2seq"},
+                                        {"max_length", lengths_.target},
+                                        {"max_source_length", lengths_.source},
+                                        {"model",
+                                         {{"d_model", s_.D},
+                                          {"num_layers", L_},
+                                          {"num_encoder_layers", E_},
+                                          {"num_heads", s_.H},
+                                          {"num_kv_heads", s_.G},
+                                          {"d_ff", s_.F},
+                                          {"vocab_size", V_},
+                                          {"positions", s_.positions},
+                                          {"norm", s_.norm},
+                                          {"norm_position", norm_position_},
+                                          {"norm_eps", s_.eps},
+                                          {"activation", s_.activation},
+                                          {"tied_embeddings", tied_},
+                                          {"shared_embeddings", shared_},
+                                          {"bias", s_.bias},
+                                          {"dropout", s_.dropout},
+                                          {"rope_theta", s_.theta},
+                                          {"init_std", s_.init_std}}}}},
+                                      {"bos_token_id", nullptr},
+                                      {"eos_token_id", nullptr},
+                                      {"torch_dtype", "float32"}};
+    return j.dump(2) + "\n";
+  }
+
+  bool read_external_config(const ExternalConfig& config) override {
+    const auto own = own_config(config, "seq2seq");
+    if (!own) return false;
+    Schema schema;
+    declare(schema);
+    const int64_t vocab_size = load_own_keys(schema, config, *own);
+    resolve(schema, vocab_size,
+            {own->required_integer("max_length", 1, 1 << 20),
+             own->required_integer("max_source_length", 1, 1 << 20)});
+    return true;
+  }
+
+ private:
+  bool pre() const { return norm_position_ == "pre"; }
+  Value source_lengths(Builder& b, BatchShape shape) const {
+    const NodeId there = b.graph().find_leaf("source_lengths");
+    return there >= 0 ? Value{there, 0} : b.input("source_lengths", {{shape.batch}, DType::i32});
+  }
+  Value memory_cache(Builder& b, BatchShape shape) const {
+    return b.leaf(Leaf::cache, b.path("cache_kv"),
+                  {{shape.batch, shape.source, 2 * s_.G * s_.K()}, DType::f32});
+  }
+  Value head_weight(Layers& layers) const {
+    const auto scope = layers.b.scope(tied_ ? "embedding" : "head");
+    return layers.parameter("weight");
+  }
+
+  // x + half(norm(x)), or norm(x + half(x)).
+  template <typename Half>
+  Value residual(Layers& layers, Value x, const char* norm, Half half) const {
+    Builder& b = layers.b;
+    const Value y = half(pre() ? s_.normalised(layers, x, norm) : x);
+    const Value sum = b.add(x, b.dropout(y, s_.dropout));
+    return pre() ? sum : s_.normalised(layers, sum, norm);
+  }
+
+  // "source" -> [B, S, D]
+  Value encode(Layers& layers, BatchShape shape) const {
+    Builder& b = layers.b;
+    const Value source = b.input("source", {{shape.batch, shape.source}, DType::i32});
+    const Places places{.lengths = source_lengths(b, shape), .causal = false};
+    Value x = s_.embed(layers, source, shared_ ? "embedding" : "encoder.embedding",
+                       "encoder.positions", places);
+    for (int64_t i = 0; i < E_; ++i) {
+      const auto layer = b.layer(fmt::format("encoder.layers.{}", i));
+      x = residual(layers, x, "norm1", [&](Value y) { return s_.attention(layers, y, places); });
+      x = residual(layers, x, "norm2", [&](Value y) { return s_.mlp(layers, y); });
+    }
+    return pre() ? s_.normalised(layers, x, "encoder.norm") : x;
+  }
+
+  // tokens -> [B, T, D]; `memory` gives a layer's keys and values of the source, [B, S, 2GK].
+  template <typename Memory>
+  Value decode(Layers& layers, Value tokens, const Places& places, Value lengths,
+               Memory memory) const {
+    Builder& b = layers.b;
+    Value x = s_.embed(layers, tokens, "embedding", "positions", places);
+    for (int64_t i = 0; i < L_; ++i) {
+      const auto layer = b.layer(fmt::format("layers.{}", i));
+      x = residual(layers, x, "norm1", [&](Value y) { return s_.attention(layers, y, places); });
+      x = residual(layers, x, "norm_cross", [&](Value y) {
+        const auto scope = b.scope("cross");
+        return s_.cross_attention(layers, y, memory(), lengths);
+      });
+      x = residual(layers, x, "norm2", [&](Value y) { return s_.mlp(layers, y); });
+    }
+    return pre() ? s_.normalised(layers, x, "norm") : x;
+  }
+
+  TransformerShape s_;
+  int64_t L_ = 4, E_ = -1, V_ = -1;
+  MaxLengths lengths_;
+  std::string norm_position_ = "pre";
+  bool tied_ = true, shared_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_seq2seq_model() { return std::make_unique<Seq2Seq>(); }
+
+}  // namespace millrace

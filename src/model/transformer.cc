@@ -1,0 +1,185 @@
+#include "model/transformer.h"
+
+namespace millrace {
+namespace {
+
+int64_t nearest_divisor(int64_t n, int64_t wish) {
+  for (int64_t d = 0; d < n; ++d)
+    for (int64_t candidate : {wish - d, wish + d})
+      if (candidate > 0 && n % candidate == 0) return candidate;
+  return 1;
+}
+
+}  // namespace
+
+void refuse_sizes(Schema& schema, const char* key, const std::string& what,
+                  const std::string& expected, const std::string& remedy) {
+  throw Error({.code = ErrorCode::config,
+               .what = what,
+               .where = schema.where(key),
+               .expected = expected,
+               .got = what,
+               .remedy = remedy});
+}
+
+void set_auto(Schema& schema, const char* key, int64_t& field, int64_t value, const char* why) {
+  if (field >= 0) return;
+  field = value;
+  schema.note(key, why);
+}
+
+void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size) {
+  constexpr const char* kKey = "model.vocab_size";
+  set_auto(schema, kKey, field, tokenizer_size, "auto: from the tokenizer");
+  if (field < tokenizer_size)
+    refuse_sizes(schema, kKey,
+                 fmt::format("model.vocab_size {} is smaller than the tokenizer's {}", field,
+                             tokenizer_size),
+                 fmt::format("at least {}", tokenizer_size), "model.vocab_size=auto");
+}
+
+void TransformerShape::declare(Schema& s) {
+  s.integer("model.d_model", &D).range(1, 65536).help("Width of the residual stream.");
+  s.integer("model.num_heads", &H)
+      .range(1, 4096)
+      .allow_auto()
+      .help("Attention heads; auto: one for every 64 of d_model.");
+  s.integer("model.num_kv_heads", &G)
+      .range(1, 4096)
+      .allow_auto()
+      .help("Key/value heads (grouped-query attention); auto: num_heads.");
+  s.integer("model.d_ff", &F)
+      .range(1, 1 << 20)
+      .allow_auto()
+      .help(
+          "Width inside the MLP; auto: 4 x d_model, or 8/3 x d_model rounded up to 64 for "
+          "swiglu.");
+  s.choice("model.positions", &positions, {"learned", "rotary"})
+      .help("How the model knows where a token stands.");
+  s.choice("model.norm", &norm, {"layer_norm", "rms_norm"}).help("Normalisation.");
+  s.number("model.norm_eps", &eps).above(0).max(1).help("Epsilon of the normalisation.");
+  s.choice("model.activation", &activation, {"gelu_tanh", "gelu", "relu", "silu", "swiglu"})
+      .help("Activation of the MLP; gelu_tanh is GPT-2's.");
+  s.boolean("model.bias", &bias).help("Biases in linear layers and LayerNorm.");
+  s.number("model.dropout", &dropout)
+      .min(0)
+      .below(1)
+      .help("Dropout on embeddings, attention and the residual branches.");
+  s.number("model.rope_theta", &theta).above(0).max(1e12).help("Base of the rotary frequencies.");
+  s.number("model.init_std", &init_std)
+      .above(0)
+      .max(10)
+      .help(
+          "Standard deviation of the initial weights; projections into the residual stream get "
+          "1/sqrt(2 x num_layers) of it.");
+}
+
+void TransformerShape::resolve(Schema& s) {
+  set_auto(s, "model.num_heads", H, D % 64 == 0 ? D / 64 : 1, "auto: d_model / 64");
+  set_auto(s, "model.num_kv_heads", G, H, "auto: num_heads");
+  set_auto(s, "model.d_ff", F, activation == "swiglu" ? (8 * D / 3 + 63) / 64 * 64 : 4 * D,
+           "auto: from d_model");
+  if (D % H != 0)
+    refuse_sizes(s, "model.num_heads",
+                 fmt::format("model.d_model {} is not divisible by model.num_heads {}", D, H),
+                 "d_model = num_heads x head width",
+                 fmt::format("model.num_heads={} or model.d_model={}", nearest_divisor(D, H),
+                             (D + H - 1) / H * H));
+  if (H % G != 0)
+    refuse_sizes(s, "model.num_kv_heads",
+                 fmt::format("model.num_heads {} is not divisible by model.num_kv_heads {}", H, G),
+                 "each key/value head serves the same number of query heads",
+                 fmt::format("model.num_kv_heads={}", nearest_divisor(H, G)));
+  if (positions == "rotary" && K() % 2 != 0)
+    refuse_sizes(s, "model.num_heads", fmt::format("head width {} is odd", K()),
+                 "an even head width for rotary positions",
+                 "another num_heads, or model.positions=learned");
+}
+
+Value TransformerShape::embed(Layers& layers, Value tokens, const std::string& embedding,
+                              const std::string& table, const Places& places) const {
+  Builder& b = layers.b;
+  const int64_t T = b.shape(tokens).last();
+  Value x;
+  {
+    const auto scope = b.scope(embedding);
+    x = b.op("embedding", {tokens, layers.parameter("weight")});  // [B,T,D]
+  }
+  if (positions == "learned") {
+    const auto scope = b.scope(table);
+    Value rows = layers.parameter("weight");  // [max T, D]
+    if (places.positions.valid())
+      rows = b.op("embedding", {places.positions, rows});
+    else if (T < b.shape(rows)[0])
+      rows = b.op("embedding", {b.op("iota", {}, {{"size", T}}), rows});
+    x = b.add(x, rows);
+  }
+  return b.dropout(x, dropout);
+}
+
+void TransformerShape::drop(Builder& b, std::vector<Value>& in, Attrs& attrs) const {
+  if (!b.training || !(dropout > 0)) return;
+  attrs.set({"dropout", dropout});
+  attrs.set({"stream", b.next_random_stream()});
+  in.push_back(b.random_key());
+}
+
+Value TransformerShape::attention(Layers& layers, Value x, const Places& places) const {
+  Builder& b = layers.b;
+  const auto scope = b.scope("attention");
+  Value qkv = layers.linear(x, "qkv");  // [B, T, (H + 2G) K]
+  if (positions == "rotary") {
+    Attrs attrs = heads();
+    attrs.set({"theta", theta});
+    std::vector<Value> in{qkv};
+    if (places.positions.valid()) {
+      attrs.set({"positions", 1});
+      in.push_back(places.positions);
+    }
+    qkv = b.op("rope", std::move(in), attrs);
+  }
+  if (places.cached()) {
+    const TensorType rows{{places.batch, places.capacity, G * K()}, DType::f32};
+    const Value keys = b.leaf(Leaf::cache, b.path("cache_k"), rows),
+                values = b.leaf(Leaf::cache, b.path("cache_v"), rows);
+    const auto out = b.op_all("attention_cached", {qkv, keys, values, places.position}, heads());
+    b.update(keys, out[1]);
+    b.update(values, out[2]);
+    return layers.linear(out[0], "output");
+  }
+  Attrs attrs = heads();
+  attrs.set({"causal", places.causal});
+  std::vector<Value> in{qkv};
+  if (const Value mask = places.segments.valid() ? places.segments : places.lengths; mask.valid()) {
+    attrs.set({"mask", places.segments.valid() ? "segments" : "lengths"});
+    in.push_back(mask);
+  }
+  drop(b, in, attrs);
+  return layers.linear(b.op("attention", std::move(in), attrs), "output");
+}
+
+Value TransformerShape::cross_attention(Layers& layers, Value x, Value kv, Value lengths) const {
+  Builder& b = layers.b;
+  Attrs attrs = heads();
+  attrs.set({"cross", 1});
+  attrs.set({"causal", 0});
+  attrs.set({"mask", "lengths"});
+  std::vector<Value> in{layers.linear(x, "q"), kv, lengths};
+  drop(b, in, attrs);
+  return layers.linear(b.op("attention", std::move(in), attrs), "output");
+}
+
+Value TransformerShape::mlp(Layers& layers, Value x) const {
+  Builder& b = layers.b;
+  const auto scope = b.scope("mlp");
+  const Value up = layers.linear(x, "up");
+  if (activation == "swiglu")
+    return layers.linear(b.mul(b.apply(Function::silu, layers.linear(x, "gate")), up), "down");
+  const Function f = activation == "gelu"   ? Function::gelu
+                     : activation == "relu" ? Function::relu
+                     : activation == "silu" ? Function::silu
+                                            : Function::gelu_tanh;
+  return layers.linear(b.apply(f, up), "down");
+}
+
+}  // namespace millrace

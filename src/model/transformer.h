@@ -1,0 +1,62 @@
+// What Transformer families share: the shape of a layer, as config keys, and the graph of its two
+// halves, attention and MLP.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/layers.h"
+#include "model/model.h"
+
+namespace millrace {
+
+// Where tokens stand when not each row is one sequence from its start: behind those that a cache
+// holds (decode), several sequences in a row (packed training), or padded at its end.
+struct Places {
+  Value position = {};   // [], tokens in the cache
+  Value positions = {};  // [B, T]
+  Value segments = {};   // [B, T], of packed rows
+  Value lengths = {};    // [B], of padded rows
+  bool causal = true;
+  int64_t batch = 0, capacity = 0;
+  bool cached() const { return capacity > 0; }
+};
+
+struct TransformerShape {
+  int64_t D = 128, H = -1, G = -1, F = -1;  // -1: auto
+  std::string positions = "learned", norm = "layer_norm", activation = "gelu_tanh";
+  double eps = 1e-5, dropout = 0, theta = 10000, init_std = 0.02;
+  bool bias = true;
+
+  int64_t K() const { return D / H; }
+  void declare(Schema& schema);
+  // Fills what was `auto`; refuses sizes that contradict each other.
+  void resolve(Schema& schema);
+
+  // Tokens [B,T] -> [B,T,D], with what the position adds; `table`: the scope of learned positions.
+  Value embed(Layers& layers, Value tokens, const std::string& embedding, const std::string& table,
+              const Places& places) const;
+  // x [B,T,D] -> [B,T,D], parameters under "attention".
+  Value attention(Layers& layers, Value x, const Places& places) const;
+  // Queries of x, keys and values kv [B,S,2GK] of a source, whose rows are `lengths` [B] long.
+  Value cross_attention(Layers& layers, Value x, Value kv, Value lengths) const;
+  // Parameters under "mlp".
+  Value mlp(Layers& layers, Value x) const;
+  Value normalised(Layers& layers, Value x, const std::string& name) const {
+    return layers.norm(x, name, norm, eps);
+  }
+
+ private:
+  Attrs heads() const { return {{"heads", H}, {"kv_heads", G}, {"head_dim", K()}}; }
+  void drop(Builder& b, std::vector<Value>& in, Attrs& attrs) const;
+};
+
+// Refuses a config: what is wrong is also what was got.
+[[noreturn]] void refuse_sizes(Schema& schema, const char* key, const std::string& what,
+                               const std::string& expected, const std::string& remedy);
+// What `auto` stands for.
+void set_auto(Schema& schema, const char* key, int64_t& field, int64_t value, const char* why);
+// The vocabulary: `auto`, or no smaller than the tokenizer's.
+void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size);
+
+}  // namespace millrace
