@@ -1,26 +1,29 @@
 // cross_entropy of a softmax over logits, and its gradient: the loss of row i is log sum_j e^x_ij -
 // x_it. The log-sum-exp of each row is kept, so the gradient softmax(x) - onehot(t) needs one pass.
 // A target outside [0, V) marks an ignored row: no loss, no gradient, its logits are not read.
+// `smoothing`: see ops/label_smoothing.h.
 #include <cmath>
 
 #include "ops/card.h"
+#include "ops/label_smoothing.h"
 #include "ops/type_rules.h"
 
 namespace millrace {
 namespace {
 
-std::string logits_and_targets(std::span<const TensorType> in) {
+std::string logits_and_targets(const Attrs& attrs, std::span<const TensorType> in) {
   const TensorType &logits = in[0], &targets = in[1], &scale = in[2];
   if (logits.dtype != DType::f32 || logits.shape.rank() != 2)
     return fmt::format("logits are {}, wants f32 of rank 2", logits.str());
   return first_fault({expect_type("targets", targets, {{logits.shape[0]}, DType::i32}),
-                      expect_type("scale", scale, {{}, DType::f32})});
+                      expect_type("scale", scale, {{}, DType::f32}), check_smoothing(attrs)});
 }
 
 // logits [N,V], targets [N], scale [] -> loss [], log-sum-exp [N]
-std::string infer(const Attrs&, std::span<const TensorType> in, std::vector<TensorType>& out) {
+std::string infer(const Attrs& attrs, std::span<const TensorType> in,
+                  std::vector<TensorType>& out) {
   if (std::string fault = expect_inputs(in, 3); !fault.empty()) return fault;
-  if (std::string fault = logits_and_targets(in); !fault.empty()) return fault;
+  if (std::string fault = logits_and_targets(attrs, in); !fault.empty()) return fault;
   out = {{{}, DType::f32}, {{in[0].shape[0]}, DType::f32}};
   return "";
 }
@@ -28,17 +31,21 @@ std::string infer(const Attrs&, std::span<const TensorType> in, std::vector<Tens
 template <typename T>
 void reference(const RefCall<T>& c) {
   const int64_t N = c.in_shape(0)[0], V = c.in_shape(0)[1];
+  const LabelShares label(c.attrs(), V);
   T loss = 0;
   for (int64_t i = 0; i < N; ++i) {
     const T* x = c.in(0) + i * V;
     const int32_t target = c.ids(1)[i];
     c.out(1)[i] = 0;
     if (target < 0 || target >= V) continue;
-    T largest = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < V; ++j) largest = x[j] > largest ? x[j] : largest;
+    T largest = -INFINITY, sum = 0, total = 0;
+    for (int64_t j = 0; j < V; ++j) {
+      largest = x[j] > largest ? x[j] : largest;
+      total += x[j];
+    }
     for (int64_t j = 0; j < V; ++j) sum += std::exp(x[j] - largest);
     c.out(1)[i] = largest + std::log(sum);
-    loss += (largest - x[target]) + std::log(sum);
+    loss += (largest - wanted_logit(label, x[target], total)) + std::log(sum);
   }
   *c.out(0) = *c.in(2) * loss;
 }
@@ -46,12 +53,22 @@ void reference(const RefCall<T>& c) {
 void vjp(GradContext& g) {
   MR_CHECK(!g.grad(1).valid(), "the kept log-sum-exp has no gradient");
   if (g.wants(0))
-    g.set(0, g.b.op("cross_entropy_grad", {g.in(0), g.in(1), g.in(2), g.out(1), g.grad(0)}));
+    g.set(0, g.b.op("cross_entropy_grad", {g.in(0), g.in(1), g.in(2), g.out(1), g.grad(0)},
+                    g.node.attrs));
   if (g.wants(2)) g.set(2, g.b.apply(Function::div, g.b.mul(g.grad(0), g.out(0)), g.in(2)));
 }
 
 Cost cost(const OpSite& site) {
   return {4.0 * static_cast<double>(site.in[0].numel()), traffic(site)};
+}
+
+// Every second case once more, with smoothing.
+std::vector<OpCase> with_smoothing(std::vector<OpCase> list) {
+  for (size_t i = 1, plain = list.size(); i < plain; i += 2) {
+    list.push_back(list[i]);
+    list.back().attrs.set({"smoothing", 0.1});
+  }
+  return list;
 }
 
 std::vector<OpCase> cases() {
@@ -62,7 +79,7 @@ std::vector<OpCase> cases() {
       list.push_back({{normal_input(x), index_input({x[0]}, x[1], ignored),
                        constant_input({}, ignored ? 0.25 : 1.0)},
                       {}});
-  return list;
+  return with_smoothing(std::move(list));
 }
 
 std::vector<OpCase> benchmarks() {
@@ -72,9 +89,10 @@ std::vector<OpCase> benchmarks() {
 }
 
 // logits [N,V], targets [N], scale [], log-sum-exp [N], dloss [] -> dlogits [N,V]
-std::string grad_infer(const Attrs&, std::span<const TensorType> in, std::vector<TensorType>& out) {
+std::string grad_infer(const Attrs& attrs, std::span<const TensorType> in,
+                       std::vector<TensorType>& out) {
   if (std::string fault = expect_inputs(in, 5); !fault.empty()) return fault;
-  if (std::string fault = logits_and_targets(in); !fault.empty()) return fault;
+  if (std::string fault = logits_and_targets(attrs, in); !fault.empty()) return fault;
   out = {in[0]};
   return first_fault({expect_type("log-sum-exp", in[3], {{in[0].shape[0]}, DType::f32}),
                       expect_type("dloss", in[4], {{}, DType::f32})});
@@ -83,6 +101,7 @@ std::string grad_infer(const Attrs&, std::span<const TensorType> in, std::vector
 template <typename T>
 void grad_reference(const RefCall<T>& c) {
   const int64_t N = c.in_shape(0)[0], V = c.in_shape(0)[1];
+  const LabelShares label(c.attrs(), V);
   const T factor = *c.in(4) * *c.in(2);
   for (int64_t i = 0; i < N; ++i) {
     const int32_t target = c.ids(1)[i];
@@ -90,7 +109,8 @@ void grad_reference(const RefCall<T>& c) {
     const T lse = c.in(3)[i];
     for (int64_t j = 0; j < V; ++j) {
       const T x = c.in(0)[i * V + j];
-      c.out(0)[i * V + j] = ignored ? T(0) : factor * (std::exp(x - lse) - T(j == target ? 1 : 0));
+      const T wanted = T(j == target ? label.on + label.off : label.off);
+      c.out(0)[i * V + j] = ignored ? T(0) : factor * (std::exp(x - lse) - wanted);
     }
   }
 }
@@ -108,7 +128,7 @@ std::vector<OpCase> grad_cases() {
           {{normal_input(x), index_input({x[0]}, x[1], ignored), constant_input({}, 0.25),
             normal_input({x[0]}), constant_input({}, ignored ? -3.0 : 1.0)},
            {}});
-  return list;
+  return with_smoothing(std::move(list));
 }
 
 std::vector<OpCase> grad_benchmarks() {
@@ -127,7 +147,8 @@ const OpCard cross_entropy_card = {
     .name = "cross_entropy",
     .summary =
         "scale * sum over rows of (log sum exp(logits) - logits[target]), and each row's "
-        "log-sum-exp (0 for ignored rows); a target outside [0, V) ignores its row",
+        "log-sum-exp (0 for ignored rows); a target outside [0, V) ignores its row; `smoothing` of "
+        "the target's probability is spread over all classes",
     .infer = infer,
     .vjp = vjp,
     MR_REFERENCE,
@@ -141,8 +162,8 @@ extern const OpCard cross_entropy_grad_card;
 const OpCard cross_entropy_grad_card = {
     .name = "cross_entropy_grad",
     .summary =
-        "gradient of cross_entropy for the logits: dloss * scale * (softmax - onehot), 0 in "
-        "ignored rows",
+        "gradient of cross_entropy for the logits: dloss * scale * (softmax - onehot, smoothed), 0 "
+        "in ignored rows",
     .infer = grad_infer,
     .no_gradient = "first derivatives only",
     .reference_f32 = grad_reference<float>,

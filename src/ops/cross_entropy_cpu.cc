@@ -7,6 +7,7 @@
 #include "cpu/kernel.h"
 #include "cpu/parallel.h"
 #include "cpu/vector_math.h"
+#include "ops/label_smoothing.h"
 #include "ops/row_math_cpu.h"
 
 namespace millrace::cpu::MR_ISA {
@@ -21,12 +22,12 @@ int64_t task_count(const Shape& logits) {
   return (logits[0] + step - 1) / step;
 }
 
-struct LogSumExp {
-  float largest, sum;
+struct RowSums {
+  float largest, sum, total;  // sum: of e^(x - largest)
 };
 
-LogSumExp log_sum_exp(const float* x, int64_t V) {
-  float largest = -INFINITY, sum = 0;
+RowSums row_sums(const float* x, int64_t V) {
+  float largest = -INFINITY, sum = 0, total = 0;
   for (int64_t at = 0; at < V; at += kTile) {
     const float* tile = x + at;
     const int64_t n = std::min(kTile, V - at);
@@ -39,12 +40,16 @@ LogSumExp log_sum_exp(const float* x, int64_t V) {
     const float shift = largest == -INFINITY ? 0.0f : largest;
     // The next tile comes from memory while this one is computed; past the end it is only a hint.
     for (int64_t j = 0; j < n; j += 16) __builtin_prefetch(tile + kTile + j);
-    float part = 0;
-#pragma omp simd reduction(+ : part)
-    for (int64_t j = 0; j < n; ++j) part += vexp(tile[j] - shift);
+    float part = 0, part_total = 0;
+#pragma omp simd reduction(+ : part, part_total)
+    for (int64_t j = 0; j < n; ++j) {
+      part += vexp(tile[j] - shift);
+      part_total += tile[j];
+    }
     sum += part;
+    total += part_total;
   }
-  return {largest, sum};
+  return {largest, sum, total};
 }
 
 int64_t workspace_bytes(const OpSite& site) { return task_count(site.in[0].shape) * 8; }
@@ -52,6 +57,7 @@ int64_t workspace_bytes(const OpSite& site) { return task_count(site.in[0].shape
 void run(const Call& c) {
   const int64_t N = c.in_shape(0)[0], V = c.in_shape(0)[1];
   const int64_t step = rows_per_task(V), tasks = task_count(c.in_shape(0));
+  const LabelShares label(c.site.attrs, V);
   auto* partial = static_cast<double*>(c.workspace);
   parallel_tasks(tasks, [&](int64_t task) {
     double loss = 0;
@@ -60,10 +66,10 @@ void run(const Call& c) {
       const int32_t target = c.ids(1)[i];
       c.out(1)[i] = 0;
       if (target < 0 || target >= V) continue;
-      const LogSumExp r = log_sum_exp(x, V);
+      const RowSums r = row_sums(x, V);
       const double log_sum = std::log(static_cast<double>(r.sum));
       c.out(1)[i] = static_cast<float>(r.largest + log_sum);
-      loss += (static_cast<double>(r.largest) - x[target]) + log_sum;
+      loss += (static_cast<double>(r.largest) - wanted_logit(label, x[target], r.total)) + log_sum;
     }
     partial[task] = loss;
   });
@@ -72,16 +78,20 @@ void run(const Call& c) {
   *c.out(0) = static_cast<float>(*c.in(2) * loss);
 }
 
-void grad_row(const float* x, float* dx, int64_t V, int64_t target, float lse, float factor) {
-  const float at_target = factor * (vexp(x[target] - lse) - 1.0f);
+void grad_row(const float* x, float* dx, int64_t V, int64_t target, float lse, float factor,
+              const LabelShares& label) {
+  const auto off = static_cast<float>(label.off);
+  const float at_target =
+      factor * (vexp(x[target] - lse) - static_cast<float>(label.on + label.off));
 #pragma omp simd
-  for (int64_t j = 0; j < V; ++j) dx[j] = factor * vexp(x[j] - lse);
+  for (int64_t j = 0; j < V; ++j) dx[j] = factor * (vexp(x[j] - lse) - off);
   dx[target] = at_target;
 }
 
 void run_grad(const Call& c) {
   const int64_t N = c.in_shape(0)[0], V = c.in_shape(0)[1];
   const float factor = *c.in(4) * *c.in(2);
+  const LabelShares label(c.site.attrs, V);
   parallel_ranges(N, rows_per_task(V), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* dx = c.out(0) + i * V;
@@ -89,7 +99,7 @@ void run_grad(const Call& c) {
       if (target < 0 || target >= V)
         std::fill_n(dx, V, 0.0f);
       else
-        grad_row(c.in(0) + i * V, dx, V, target, c.in(3)[i], factor);
+        grad_row(c.in(0) + i * V, dx, V, target, c.in(3)[i], factor, label);
     }
   });
 }

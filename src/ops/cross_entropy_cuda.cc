@@ -12,6 +12,7 @@ CrossEntropyRows rows_of(const OpSite& site, int multiprocessors) {
 }
 
 std::string decline(const OpSite& site, Context&) {
+  if (site.attrs.number("smoothing", 0) > 0) return "no label smoothing";
   if (site.in[2].dtype != DType::f32 || site.out[0].dtype != DType::f32)
     return "a loss or scale that is not f32";
   return decline_mixed({site.in[0].dtype});
@@ -32,6 +33,7 @@ void run(const Call& call) {
 }
 
 std::string decline_grad(const OpSite& site, Context&) {
+  if (site.attrs.number("smoothing", 0) > 0) return "no label smoothing";
   if (site.in[2].dtype != DType::f32 || site.in[4].dtype != DType::f32)
     return "a loss or scale that is not f32";
   return decline_mixed({site.in[0].dtype, site.out[0].dtype});

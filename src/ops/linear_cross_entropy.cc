@@ -7,6 +7,7 @@
 #include "ops/linear_cross_entropy.h"
 
 #include "ops/card.h"
+#include "ops/label_smoothing.h"
 #include "ops/type_rules.h"
 
 namespace millrace {
@@ -15,7 +16,8 @@ namespace {
 bool copies(const Attrs& attrs) { return attrs.integer("copy", 0) != 0; }
 
 // in: x [.., D], w [V, D], targets i32 [..] (negative: ignored), scale [] ; loss = scale * sum of
-// -log p. out: loss [], and with `gradients` also dx [.., D], dw [V, D].
+// -log p. out: loss [], and with `gradients` also dx [.., D], dw [V, D]. `smoothing`: see
+// ops/label_smoothing.h.
 // With `copy`: in also gate [..] and mass [..], p = s(gate) softmax_y + (1 - s(gate)) mass, and a
 // target from V on is a word that can only be copied; out also dgate [..], dmass [..].
 std::string infer(const Attrs& attrs, std::span<const TensorType> in,
@@ -27,6 +29,9 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
   if (in[2].dtype != DType::i32 || in[2].numel() != x.rows())
     return fmt::format("targets {} for {} rows", in[2].str(), x.rows());
   if (in[3].numel() != 1) return "scale must be one number";
+  if (auto fault = check_smoothing(attrs); !fault.empty()) return fault;
+  if (copies(attrs) && attrs.number("smoothing", 0) > 0)
+    return "smoothing and copy: a word that is copied is no class among others";
   const TensorType row_numbers{in[2].shape, DType::f32};
   if (copies(attrs))
     if (auto fault = first_fault(
@@ -59,10 +64,13 @@ std::vector<Value> expand(Builder& b, const Attrs& attrs, std::span<const Value>
   const int64_t rows = b.shape(in[0]).rows(), D = b.shape(in[0]).last();
   const Value x = b.reshape(in[0], {rows, D}), w = in[1], targets = b.reshape(in[2], {rows});
   const Value logits = b.matmul(x, w, false, true);
-  const auto loss = b.op_all("cross_entropy", {logits, targets, in[3]});
+  Attrs smoothing;
+  if (const double share = attrs.number("smoothing", 0); share > 0)
+    smoothing.set({"smoothing", share});
+  const auto loss = b.op_all("cross_entropy", {logits, targets, in[3]}, smoothing);
   if (!attrs.integer("gradients")) return {loss[0]};
   const Value dlogits =
-      b.op("cross_entropy_grad", {logits, targets, in[3], loss[1], b.constant(1)});
+      b.op("cross_entropy_grad", {logits, targets, in[3], loss[1], b.constant(1)}, smoothing);
   return {loss[0], b.reshape(b.matmul(dlogits, w), b.shape(in[0])),
           b.matmul(dlogits, x, true, false)};
 }
@@ -90,6 +98,7 @@ template <typename T>
 void reference(const RefCall<T>& c) {
   const int64_t N = c.in_shape(0).rows(), D = c.in_shape(0).last(), V = c.in_shape(1)[0];
   const bool gradients = c.attrs().integer("gradients") != 0, copy = copies(c.attrs());
+  const LabelShares label(c.attrs(), V);
   const T *x = c.in(0), *w = c.in(1), scale = c.in(3)[0];
   if (gradients) {
     std::fill_n(c.out(1), N * D, T(0));
@@ -101,15 +110,17 @@ void reference(const RefCall<T>& c) {
   for (int64_t i = 0; i < N; ++i) {
     const int32_t target = c.ids(2)[i];
     if (target < 0 || (target >= V && !copy)) continue;
-    T top = -std::numeric_limits<T>::infinity(), sum = 0;
+    T top = -std::numeric_limits<T>::infinity(), sum = 0, total = 0;
     for (int64_t v = 0; v < V; ++v) {
       T logit = 0;
       for (int64_t d = 0; d < D; ++d) logit += x[i * D + d] * w[v * D + d];
       p[static_cast<size_t>(v)] = logit;
       top = std::max(top, logit);
+      total += logit;
     }
     for (T logit : p) sum += std::exp(logit - top);
-    T row_loss = target < V ? top + std::log(sum) - p[static_cast<size_t>(target)]
+    T row_loss = target < V ? top + std::log(sum) -
+                                  wanted_logit(label, p[static_cast<size_t>(target)], total)
                             : std::numeric_limits<T>::infinity();
     T row_scale = scale;
     if (copy) {
@@ -124,8 +135,8 @@ void reference(const RefCall<T>& c) {
     loss += scale * row_loss;
     if (!gradients || target >= V) continue;
     for (int64_t v = 0; v < V; ++v) {
-      const T g = row_scale *
-                  (std::exp(p[static_cast<size_t>(v)] - top) / sum - (v == target ? T(1) : T(0)));
+      const T wanted = v == target ? T(label.on + label.off) : T(label.off);
+      const T g = row_scale * (std::exp(p[static_cast<size_t>(v)] - top) / sum - wanted);
       for (int64_t d = 0; d < D; ++d) {
         c.out(1)[i * D + d] += g * w[v * D + d];
         c.out(2)[v * D + d] += g * x[i * D + d];
@@ -164,6 +175,29 @@ std::vector<OpCase> cases() {
   add({70, 20}, 1001, 32, true, true, false);
   add({3, 500}, 13000, 0, false, true, false);
   add({40, 16}, 900, 0, true, false);
+
+  auto add_smooth = [&](Shape x, int64_t V, int64_t chunk, double smoothing, bool gradients,
+                        bool check = true) {
+    add(x, V, chunk, true, gradients, check);
+    list.back().attrs.set({"smoothing", smoothing});
+  };
+  add_smooth({5, 3}, 7, 0, 0.1, true);
+  add_smooth({2, 4, 3}, 6, 3, 0.5, true);
+  add_smooth({2, 1}, 2, 0, 0.9, true);
+  add_smooth({6, 4}, 9, 0, 0.1, false);
+  add_smooth({130, 16}, 301, 64, 0.1, true, false);
+  // The rows of logits as the CUDA kernels tell them apart: a warp's, a block's registers, shared
+  // memory, longer. The scale keeps the gradient among the normal numbers of f16.
+  for (const auto& [N, V, chunk] : {std::array<int64_t, 3>{200, 70, 0},
+                                    {70, 1001, 32},
+                                    {50, 3001, 0},
+                                    {5, 13000, 0},
+                                    {4, 30000, 0},
+                                    {2, 130000, 0}}) {
+    add_smooth({N, 4}, V, chunk, 0.1, true, false);
+    list.back().in[3] = constant_input({}, 8);
+  }
+  add_smooth({40, 16}, 9000, 16, 0.1, false);
 
   // Targets up to V + 3, so that some words can only be copied.
   auto add_copy = [&](Shape x, int64_t V, int64_t chunk, bool ignored, bool gradients,
@@ -217,8 +251,9 @@ extern const OpCard linear_cross_entropy_card;
 const OpCard linear_cross_entropy_card = {
     .name = "linear_cross_entropy",
     .summary =
-        "loss head: linear, softmax, cross-entropy and their gradients, chunk by chunk; with copy, "
-        "the word may also come from the source, with the probability copy_mass gives",
+        "loss head: linear, softmax, cross-entropy, with `smoothing` as cross_entropy, and their "
+        "gradients, chunk by chunk; with copy, the word may also come from the source, with the "
+        "probability copy_mass gives",
     .infer = infer,
     .vjp = vjp,
     .expand = expand,

@@ -5,6 +5,7 @@
 #include "cpu/kernel.h"
 #include "cpu/packed_gemm.h"
 #include "cpu/softmax_lanes.h"
+#include "ops/label_smoothing.h"
 #include "ops/linear_cross_entropy.h"
 
 namespace millrace::cpu::MR_ISA {
@@ -23,7 +24,8 @@ struct Sizes {
         D(site.in[0].shape.last()),
         V(site.in[1].shape[0]),
         gradients(site.attrs.integer("gradients") != 0),
-        copy(site.attrs.integer("copy", 0) != 0) {
+        copy(site.attrs.integer("copy", 0) != 0),
+        label(site.attrs, V) {
     const int64_t asked = site.attrs.integer("chunk_rows", 0);
     const int64_t wish = asked > 0 ? asked : std::max(kMinRows, kChunkBytes / (4 * V) / 64 * 64);
     rows = std::max<int64_t>(1, std::min(N, wish));
@@ -32,13 +34,15 @@ struct Sizes {
     slabs = pieces(V, slab);
   }
   int64_t logits() const { return rows * V; }
-  int64_t stats() const { return 2 * rows * strips; }
+  bool smooth() const { return label.off > 0; }
+  int64_t stats() const { return (smooth() ? 3 : 2) * rows * strips; }
   bool few() const { return slabs < kFewSlabs; }
   int64_t shares() const { return gradients && !few() ? slabs * rows * D : 0; }
   int64_t factor_count() const { return copy ? rows : 0; }
 
   int64_t N, D, V;
   bool gradients, copy;
+  LabelShares label;
   int64_t rows;         // of a chunk
   int64_t strips;       // of kStrip columns
   int64_t slab, slabs;  // columns of one, and how many
@@ -50,31 +54,37 @@ int64_t workspace_bytes(const OpSite& site) {
          static_cast<int64_t>(sizeof(float));
 }
 
-// The last few numbers of a row as a vector; behind them -inf.
-Lanes tail(const float* z, int64_t n) {
-  Lanes last = Lanes{} + kMinusInfinity;
+// The last few numbers of a row as a vector; behind them `rest`.
+Lanes tail(const float* z, int64_t n, float rest) {
+  Lanes last = Lanes{} + rest;
   std::memcpy(&last, z, static_cast<size_t>(n) * sizeof(float));
   return last;
 }
 
-// The maximum of z and the sum of e^(z - maximum).
-void strip_stats(const float* z, int64_t n, float* top, float* sum) {
+// The maximum of z, the sum of e^(z - maximum) and, unless null, the total of z.
+void strip_stats(const float* z, int64_t n, float* top, float* sum, float* total) {
   const int64_t whole = n / kLanes * kLanes;
-  const Lanes rest = tail(z + whole, n - whole);
+  const Lanes rest = tail(z + whole, n - whole, kMinusInfinity);
   float last[kLanes];
   store(last, rest);
   *top = row_max(last, kLanes, row_max(z, whole, kMinusInfinity));
-  Lanes sums = exp_lanes(rest - *top);
-  for (int64_t v = 0; v < whole; v += kLanes) sums += exp_lanes(load<Lanes>(z + v) - *top);
-  *sum = across(sums, [](Lanes a, Lanes b) { return a + b; });
+  Lanes sums = exp_lanes(rest - *top), totals = tail(z + whole, n - whole, 0.0f);
+  for (int64_t v = 0; v < whole; v += kLanes) {
+    const Lanes at = load<Lanes>(z + v);
+    sums += exp_lanes(at - *top);
+    totals += at;
+  }
+  const auto add = [](Lanes a, Lanes b) { return a + b; };
+  *sum = across(sums, add);
+  if (total) *total = across(totals, add);
 }
 
-// z = scale e^(z - lse).
-void turn(float* z, int64_t n, float lse, float scale) {
+// z = scale (e^(z - lse) - off).
+void turn(float* z, int64_t n, float lse, float scale, float off) {
   const int64_t whole = n / kLanes * kLanes;
   for (int64_t v = 0; v < whole; v += kLanes)
-    store(z + v, scale * exp_lanes(load<Lanes>(z + v) - lse));
-  const Lanes last = scale * exp_lanes(tail(z + whole, n - whole) - lse);
+    store(z + v, scale * (exp_lanes(load<Lanes>(z + v) - lse) - off));
+  const Lanes last = scale * (exp_lanes(tail(z + whole, n - whole, kMinusInfinity) - lse) - off);
   std::memcpy(z + whole, &last, static_cast<size_t>(n - whole) * sizeof(float));
 }
 
@@ -94,7 +104,8 @@ struct Head : Sizes {
         z(c.scratch()),
         tops(z + logits()),
         sums(tops + rows * strips),
-        share(sums + rows * strips),
+        totals(smooth() ? sums + rows * strips : nullptr),
+        share(tops + stats()),
         lse(share + shares()),
         factors(lse + rows),
         losses(factors + factor_count()) {}
@@ -113,7 +124,8 @@ struct Head : Sizes {
       multiply({i1 - i0, n, D, x + (begin + i0) * D, D, false, w + v * D, D, true, z + i0 * V + v,
                 V, false});
       for (int64_t i = i0; i < i1; ++i)
-        strip_stats(z + i * V + v, n, tops + i * strips + strip, sums + i * strips + strip);
+        strip_stats(z + i * V + v, n, tops + i * strips + strip, sums + i * strips + strip,
+                    totals ? totals + i * strips + strip : nullptr);
     });
     parallel_ranges(R, 64, [&](int64_t i0, int64_t i1) { finish_rows(begin, i0, i1); });
   }
@@ -132,7 +144,9 @@ struct Head : Sizes {
       float sum = 0;
       for (int64_t j = 0; j < strips; ++j) sum += s[j] * std::exp(t[j] - top);
       lse[i] = top + std::log(sum);
-      losses[begin + i] = lse[i] - z[i * V + targets[begin + i]];
+      float total = 0;
+      for (int64_t j = 0; j < strips && totals; ++j) total += totals[i * strips + j];
+      losses[begin + i] = lse[i] - wanted_logit(label, z[i * V + targets[begin + i]], total);
       if (copy) mix_row(begin + i, -losses[begin + i], factors + i);
     }
   }
@@ -170,9 +184,9 @@ struct Head : Sizes {
         continue;
       }
       const float factor = copy ? factors[i] : scale;
-      turn(at, n, lse[i], factor);
+      turn(at, n, lse[i], factor, static_cast<float>(label.off));
       const int64_t target = targets[begin + i] - v;
-      if (target >= 0 && target < n) at[target] -= factor;
+      if (target >= 0 && target < n) at[target] -= factor * static_cast<float>(label.on);
     }
   }
 
@@ -213,7 +227,7 @@ struct Head : Sizes {
   float *dx, *dw;
   const float *gates, *masses;
   float *dgates, *dmasses;
-  float *z, *tops, *sums, *share, *lse;
+  float *z, *tops, *sums, *totals, *share, *lse;
   float *factors, *losses;  // of the gradient of a row's logits, with `copy`; of all rows
 };
 

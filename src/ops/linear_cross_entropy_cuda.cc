@@ -141,6 +141,7 @@ struct Head : Sizes {
 
 std::string decline(const OpSite& site, Context&) {
   const Sizes s(site);
+  if (site.attrs.number("smoothing", 0) > 0) return "no label smoothing";
   if (site.in[1].dtype != s.type)
     return fmt::format("x is {} and w {}", dtype_name(s.type), dtype_name(site.in[1].dtype));
   if (s.type == DType::f32 && (is_half(s.dx_type) || is_half(s.dw_type)))

@@ -150,6 +150,21 @@ TEST(GoldenOps, Attention) {
   }
 }
 
+TEST(GoldenOps, CrossAttention) {
+  OpCheck c("attention_cross");
+  const Shape q = c.shape("in0"), k = c.shape("in1");
+  const int64_t B = q[0], T = q[1], H = q[2], K = q[3], S = k[1], G = k[2];
+  const auto rows = static_cast<size_t>(B * S);
+  const Value queries = c.input("q", {B, T, H * K}, c.f64("in0"), c.f64("grad0")),
+              keys =
+                  c.input("kv", {B, S, 2 * G * K}, side_by_side({c.f64("in1"), c.f64("in2")}, rows),
+                          side_by_side({c.f64("grad1"), c.f64("grad2")}, rows));
+  c.check(
+      c.b.op("attention", {queries, keys, c.ids(3)},
+             {{"heads", H}, {"kv_heads", G}, {"head_dim", K}, {"mask", "lengths"}, {"cross", 1}}),
+      c.f64("out0"), c.f64("cotangent0"));
+}
+
 // Once as q heads and once as k heads; what stands in the place of v must come through untouched.
 // Positions counted by the op, and given as ids.
 TEST(GoldenOps, Rotary) {
@@ -182,24 +197,39 @@ double one_over_kept(const std::vector<int32_t>& targets) {
   return 1 / kept;
 }
 
+struct CrossEntropyCase {
+  const char* name;
+  double smoothing;
+};
+constexpr CrossEntropyCase kCrossEntropies[] = {{"cross_entropy", 0},
+                                                {"cross_entropy_smoothed", 0.1}};
+
 TEST(GoldenOps, CrossEntropy) {
-  OpCheck c("cross_entropy");
-  const Value logits = c.input(0), targets = c.ids(1);
-  c.check(c.b.op("cross_entropy",
-                 {logits, targets, c.leaf("scale", {}, {one_over_kept(c.i32("in1"))})}));
+  for (const auto& [name, smoothing] : kCrossEntropies) {
+    SCOPED_TRACE(name);
+    OpCheck c(name);
+    const Value logits = c.input(0), targets = c.ids(1);
+    c.check(c.b.op("cross_entropy",
+                   {logits, targets, c.leaf("scale", {}, {one_over_kept(c.i32("in1"))})},
+                   {{"smoothing", smoothing}}));
+  }
 }
 
 // With the identity as head weight, the logits are x itself.
 TEST(GoldenOps, LinearCrossEntropy) {
-  OpCheck c("cross_entropy");
-  const Value x = c.input(0), targets = c.ids(1);
-  const int64_t V = c.shape("in0").last();
-  std::vector<double> identity(static_cast<size_t>(V * V));
-  for (size_t i = 0; i < static_cast<size_t>(V); ++i) identity[i * static_cast<size_t>(V + 1)] = 1;
-  const Value head = c.leaf("head", {V, V}, identity);
-  c.check(c.b.op("linear_cross_entropy",
-                 {x, head, targets, c.leaf("scale", {}, {one_over_kept(c.i32("in1"))})},
-                 {{"gradients", 1}, {"chunk_rows", 0}}));
+  for (const auto& [name, smoothing] : kCrossEntropies) {
+    SCOPED_TRACE(name);
+    OpCheck c(name);
+    const Value x = c.input(0), targets = c.ids(1);
+    const int64_t V = c.shape("in0").last();
+    std::vector<double> identity(static_cast<size_t>(V * V));
+    for (size_t i = 0; i < static_cast<size_t>(V); ++i)
+      identity[i * static_cast<size_t>(V + 1)] = 1;
+    const Value head = c.leaf("head", {V, V}, identity);
+    c.check(c.b.op("linear_cross_entropy",
+                   {x, head, targets, c.leaf("scale", {}, {one_over_kept(c.i32("in1"))})},
+                   {{"gradients", 1}, {"chunk_rows", 0}, {"smoothing", smoothing}}));
+  }
 }
 
 TEST(GoldenOps, Embedding) {

@@ -47,7 +47,9 @@ ops.safetensors     single operations, float64 throughout
   attention_causal_gqa        q [2,7,4,8], k, v [2,7,2,8]; query head h reads key head h / 2
   attention_padding           q, k, v as causal, key lengths I32 [2] = 7, 4; not causal
   attention_causal_padding    the same inputs, causal as well; padded queries are computed too
+  attention_cross             q [2,7,4,8], k, v [2,5,2,8] of another sequence, key lengths I32 [2] = 5, 3
   cross_entropy               logits [6,11], targets I32 [6], -1 ignored; mean over the others
+  cross_entropy_smoothed      as cross_entropy, with label_smoothing 0.1
   embedding                   table [7,5], ids I32 [3,4] with repeats
   rotary                      x [2,7,4,8] = [B,T,H,K], positions I32 [7] = 0..6; theta 10000, rotate_half:
                               the pairs are (i, i + K/2), as in transformers' Llama
@@ -368,6 +370,9 @@ def op_cases(generator):
         "cross_entropy": (lambda x, t: F.cross_entropy(x, t, ignore_index=IGNORED), [2 * randn(6, 11), targets]),
         "embedding": (lambda table, i: F.embedding(i, table), [randn(7, 5), ids]),
         "rotary": (rotary, [randn(2, 7, 4, 8), torch.arange(7)]),
+        "attention_cross": (attention, [randn(2, 7, 4, 8), randn(2, 5, 2, 8), randn(2, 5, 2, 8), torch.tensor([5, 3])]),
+        "cross_entropy_smoothed": (lambda x, t: F.cross_entropy(x, t, ignore_index=IGNORED, label_smoothing=0.1),
+                                   [2 * randn(6, 11), targets]),
     }
 
 
