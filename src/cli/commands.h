@@ -54,6 +54,13 @@ struct GenerateArguments {
 };
 int generate_command(const GenerateArguments& arguments);
 
+struct ScoreArguments {
+  std::string hypotheses, references;  // files with a text on each line
+  std::vector<std::string> metrics;    // --metric, none: all
+  bool stem = false, per_line = false, json = false;
+};
+int score_command(const ScoreArguments& arguments);
+
 // Prints docs/CONFIG.md ("config") or docs/OPS.md ("ops"): pages generated from the schema and the
 // op cards.
 int docs_command(const std::string& page);

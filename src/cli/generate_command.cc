@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/model_folder.h"
+#include "cli/standard_output.h"
 #include "core/text.h"
 #include "core/utf8_stream.h"
 #include "io/quote.h"
@@ -43,14 +44,6 @@ std::vector<int32_t> parse_ids(const std::string& text, int64_t vocab_size) {
     at = stop + 1;
   }
   return ids;
-}
-
-void put(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    throw Error({.code = ErrorCode::failure,
-                 .what = "standard output cannot be written",
-                 .where = "standard output",
-                 .remedy = "check where it goes"});
 }
 
 }  // namespace

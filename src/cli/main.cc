@@ -27,6 +27,7 @@ constexpr const char* kHelp =
   millrace data stats CONFIG               lengths, and what padding costs with and without buckets and packing
   millrace data prepare CONFIG             tokenize now, so that training starts at once
   millrace generate RUN --prompt TEXT      text from a run, a checkpoint or a Hugging Face folder
+  millrace score HYPOTHESES REFERENCES     BLEU, chrF and ROUGE of texts, line by line beside their references
   millrace docs config                     every config key with its meaning, default and range
   millrace docs ops                        every op of the engine with its kernels
 
@@ -158,12 +159,35 @@ int run(int argc, char** argv) {
                    "auto (what the device is fast in), fp32, tf32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "tf32", "bf16", "fp16"}))
       ->capture_default_str();
+  millrace::ScoreArguments score;
+  CLI::App* score_app =
+      app.add_subcommand("score",
+                         "BLEU and chrF (as sacrebleu's defaults) and the F1 of ROUGE (as "
+                         "rouge-score), all from 0 to 100");
+  score_app->add_option("HYPOTHESES", score.hypotheses, "a file with a text on each line")
+      ->required();
+  score_app->add_option("REFERENCES", score.references, "a file with what each of them should be")
+      ->required();
+  score_app
+      ->add_option("--metric", score.metrics,
+                   "only these: bleu, chrf, rouge1, rouge2, rougeL; with commas, or several times")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  score_app->add_flag("--stem", score.stem,
+                      "ROUGE compares words without their endings (English, Porter's stemmer)");
+  CLI::Option* score_json =
+      score_app->add_flag("--json", score.json, "the same as one JSON object, not rounded");
+  score_app
+      ->add_flag("--per-line", score.per_line,
+                 "a JSON object for each line instead; BLEU then leaves out n-grams that are "
+                 "longer than the line")
+      ->excludes(score_json);
   std::string page = "config";
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train",    "plan", "eval", "data",
-                                          "generate", "runs", "docs"};
+  const std::vector<std::string> commands{"train",    "plan",  "eval", "data",
+                                          "generate", "score", "runs", "docs"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
@@ -198,6 +222,7 @@ int run(int argc, char** argv) {
     return millrace::train_command(train);
   }
   if (*plan_app) return millrace::plan_command(plan);
+  if (*score_app) return millrace::score_command(score);
   if (*generate_app) return millrace::generate_command(generate);
   return 0;
 }

@@ -375,6 +375,41 @@ echo '{"weight_map": {"a": "../model.safetensors"}}' >broken/model.safetensors.i
 refused "an index that points outside" 1 'index.json' 'expected:' '../model.safetensors' 'remedy:' -- generate broken --prompt-ids 1 --ids
 rm -r broken
 
+# --- score
+printf 'the cat sat on the mat\nrunning dogs\n' >hypotheses.txt
+printf 'the cat sat on a mat\nruns, dog!\n' >references.txt
+run score hypotheses.txt references.txt
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"$'\n'
+[ "$(cut -c 1-10 "$work/out" | xargs)" = 'bleu chrf rouge1 rouge2 rougeL' ] || problem+="  not a line for each metric"$'\n'
+grep -qxE 'rouge1     41\.6667' "$work/out" || problem+="  another ROUGE-1"$'\n'
+grep -qF '2 lines' "$work/err" || problem+="  no count of lines"$'\n'
+report "score" "$problem"
+run score hypotheses.txt references.txt --json --stem
+report "score --json --stem" "$([ "$code" -eq 0 ] && is_json "$work/out" && [ "$(field lines "$work/out")" = 2 ] && [[ $(field rouge1 "$work/out") = 91.66* ]] && [ -n "$(field rougeL_recall "$work/out")" ] || echo "  exit code $code, or other figures")"
+run score --metric chrf,rouge2 hypotheses.txt references.txt --metric bleu
+report "score --metric" "$([ "$code" -eq 0 ] && [ "$(cut -d ' ' -f 1 "$work/out" | xargs)" = 'bleu chrf rouge2' ] || echo "  exit code $code, or other metrics")"
+run score hypotheses.txt references.txt --per-line
+problem=
+[ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 2 ] || problem+="  exit code $code, or not two lines"$'\n'
+while read -r line; do
+  is_json <(echo "$line") || problem+="  not JSON: $line"$'\n'
+done <"$work/out"
+report "score --per-line" "$problem"
+timeout 120 "$binary" score hypotheses.txt references.txt --per-line >/dev/full 2>"$work/err"
+report "score where standard output cannot be written" "$([ $? -eq 1 ] && grep -q 'standard output' "$work/err" || echo '  no refusal')"
+: >"$work/out"
+: >no-lines.txt
+head -1 references.txt >one-line.txt
+refused "score without a file" 2 'nowhere.txt' 'REFERENCES' 'expected:' 'got:      nothing there' 'remedy:' -- score hypotheses.txt nowhere.txt
+refused "score of a folder" 2 'HYPOTHESES' 'expected:' 'got:      something that is not a file' 'remedy:' -- score . references.txt
+refused "score of different numbers of lines" 2 'hypotheses.txt and one-line.txt' 'expected:' 'got:      2 hypotheses, 1 references' 'remedy:' -- score hypotheses.txt one-line.txt
+refused "score of a file without lines" 2 'got:      0 hypotheses, 2 references' 'remedy:' -- score no-lines.txt references.txt
+refused "score of nothing" 2 'nothing to score' 'expected:' 'got:      two empty files' 'remedy:' -- score no-lines.txt no-lines.txt
+refused "unknown metric" 2 '--metric' '`blue`' 'expected: bleu, chrf, rouge1, rouge2, rougeL' 'did you mean `--metric bleu`' -- score hypotheses.txt references.txt --metric blue
+refused "score with one file" 2 'REFERENCES' -- score hypotheses.txt
+refused "score --per-line --json" 2 '--json' -- score hypotheses.txt references.txt --per-line --json
+
 # --- stopping
 "$binary" train good.yaml training.max_steps=1000000 training.eval_every=1000000 --run-name stopped >"$work/out" 2>"$work/err" </dev/null &
 child=$!
