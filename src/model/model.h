@@ -67,7 +67,9 @@ class Model {
   // The graph of generation: T new tokens behind those that a key/value cache of `capacity` tokens
   // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [], tokens in the cache) and
   // "prompt_row" (i32 [B], the rows of [B*T] to predict after); returns their logits [B, V]. The
-  // caches are leaves of kind cache, the same in every plan of one batch and capacity.
+  // caches are leaves of kind cache, the same in every plan of one batch and capacity. With several
+  // rows to a source (shape.beams) also kBeamHistory and kBeamParents: what a model keeps by place
+  // is found through the first, what it keeps as a state is taken from the second's row.
   virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
   virtual Takes takes() const { return {}; }
   // Of pairs: keeps what build_decode needs of the sources [B,S] in leaves of kind cache. Declares
@@ -89,6 +91,10 @@ class Model {
 std::optional<ExternalConfig> own_config(const ExternalConfig& config, std::string_view family);
 // Its keys into a schema; returns the vocabulary.
 int64_t load_own_keys(Schema& schema, const ExternalConfig& config, const ExternalConfig& own);
+
+// Inputs of a decode graph with several rows to a source, as in a beam search: i32 [B,capacity], by
+// place the row whose cache holds it; i32 [B], the row that each goes on from.
+inline constexpr const char *kBeamHistory = "beam_history", *kBeamParents = "beam_parents";
 
 // The input of the new tokens: plans of different T share a session, so each has its own.
 inline std::string prompt_leaf(int64_t length) { return fmt::format("prompt{}", length); }

@@ -120,10 +120,18 @@ class Seq2Seq : public Model {
     const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
     const Value positions =
         b.op("iota", {position}, {{"size", shape.length}, {"repeat", shape.batch}});
-    const Value x = decode(
-        layers, tokens,
-        {.position = position, .positions = positions, .batch = shape.batch, .capacity = capacity},
-        source_lengths(b, shape), [&] { return memory_cache(b, shape); });
+    Value history;
+    if (shape.beams > 1) {
+      history = b.input(kBeamHistory, {{shape.batch, capacity}, DType::i32});
+      b.input(kBeamParents, {{shape.batch}, DType::i32});
+    }
+    const Value x = decode(layers, tokens,
+                           {.position = position,
+                            .positions = positions,
+                            .history = history,
+                            .batch = shape.batch,
+                            .capacity = capacity},
+                           source_lengths(b, shape), [&] { return memory_cache(b, shape); });
     const Value last =
         b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, s_.D})});  // [B, D]
     return b.matmul(last, head_weight(layers), false, true);
@@ -180,11 +188,12 @@ class Seq2Seq : public Model {
   bool pre() const { return norm_position_ == "pre"; }
   Value source_lengths(Builder& b, BatchShape shape) const {
     const NodeId there = b.graph().find_leaf("source_lengths");
-    return there >= 0 ? Value{there, 0} : b.input("source_lengths", {{shape.batch}, DType::i32});
+    return there >= 0 ? Value{there, 0}
+                      : b.input("source_lengths", {{shape.sources()}, DType::i32});
   }
   Value memory_cache(Builder& b, BatchShape shape) const {
     return b.leaf(Leaf::cache, b.path("cache_kv"),
-                  {{shape.batch, shape.source, 2 * s_.G * s_.K()}, DType::f32});
+                  {{shape.sources(), shape.source, 2 * s_.G * s_.K()}, DType::f32});
   }
   Value head_weight(Layers& layers) const {
     const auto scope = layers.b.scope(tied_ ? "embedding" : "head");
@@ -226,7 +235,13 @@ class Seq2Seq : public Model {
       x = residual(layers, x, "norm1", [&](Value y) { return s_.attention(layers, y, places); });
       x = residual(layers, x, "norm_cross", [&](Value y) {
         const auto scope = b.scope("cross");
-        return s_.cross_attention(layers, y, memory(), lengths);
+        // The rows of a source are so many queries of it.
+        const Shape rows = b.shape(y),
+                    queries{b.shape(lengths)[0], rows.numel() / (b.shape(lengths)[0] * s_.D), s_.D};
+        const bool beams = queries[0] != rows[0];
+        const Value out =
+            s_.cross_attention(layers, beams ? b.reshape(y, queries) : y, memory(), lengths);
+        return beams ? b.reshape(out, rows) : out;
       });
       x = residual(layers, x, "norm2", [&](Value y) { return s_.mlp(layers, y); });
     }

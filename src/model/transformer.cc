@@ -142,7 +142,13 @@ Value TransformerShape::attention(Layers& layers, Value x, const Places& places)
     const TensorType rows{{places.batch, places.capacity, G * K()}, DType::f32};
     const Value keys = b.leaf(Leaf::cache, b.path("cache_k"), rows),
                 values = b.leaf(Leaf::cache, b.path("cache_v"), rows);
-    const auto out = b.op_all("attention_cached", {qkv, keys, values, places.position}, heads());
+    std::vector<Value> in{qkv, keys, values, places.position};
+    Attrs attrs = heads();
+    if (places.history.valid()) {
+      attrs.set({"history", 1});
+      in.push_back(places.history);
+    }
+    const auto out = b.op_all("attention_cached", std::move(in), attrs);
     b.update(keys, out[1]);
     b.update(values, out[2]);
     return layers.linear(out[0], "output");

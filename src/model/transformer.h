@@ -16,6 +16,7 @@ struct Places {
   Value position = {};   // [], tokens in the cache
   Value positions = {};  // [B, T]
   Value segments = {};   // [B, T], of packed rows
+  Value history = {};    // [B, capacity], whose rows of the cache hold what, in a beam search
   Value lengths = {};    // [B], of padded rows
   bool causal = true;
   int64_t batch = 0, capacity = 0;

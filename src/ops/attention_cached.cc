@@ -6,6 +6,10 @@
 // Nothing is written outside the cache, whatever `position` holds: it counts as clamped to
 // [0, C], and a new token without a row of its own leaves none (the padding of a last chunk; its
 // context is that of the full cache and nobody reads it). The host sees to it that real tokens fit.
+//
+// With history=1 sequences share their beginnings, as the hypotheses of a beam search do: the past
+// of a sequence stands in the rows of whichever sequence it was written by, and nothing is copied
+// when one goes on where another was.
 #include "ops/attention_cached.h"
 
 #include <cmath>
@@ -23,15 +27,18 @@ CachedAttentionSite cached_attention_site(const OpSite& site) {
   s.K = site.attrs.integer("head_dim");
   s.C = site.in[1].shape[1];
   s.scale = site.attrs.number("scale", 1.0 / std::sqrt(static_cast<double>(s.K)));
+  s.history = site.attrs.integer("history", 0) != 0;
   return s;
 }
 
 namespace {
 
-// qkv [B,T,(H+2G)K], cache_k and cache_v [B,C,GK], position i32 [] -> context [B,T,HK], both caches
+// qkv [B,T,(H+2G)K], cache_k and cache_v [B,C,GK], position i32 []; history i32 [B,C], by place the
+// sequence that holds it -> context [B,T,HK], both caches
 std::string infer(const Attrs& attrs, std::span<const TensorType> in,
                   std::vector<TensorType>& out) {
-  if (std::string fault = expect_inputs(in, 4); !fault.empty()) return fault;
+  const bool history = attrs.integer("history", 0) != 0;
+  if (std::string fault = expect_inputs(in, history ? 5 : 4); !fault.empty()) return fault;
   const int64_t H = attrs.integer("heads"), G = attrs.integer("kv_heads"),
                 K = attrs.integer("head_dim");
   if (H < 1 || G < 1 || K < 1 || H % G != 0)
@@ -49,6 +56,8 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
     return fmt::format("caches of {} and {} tokens", in[1].shape[1], in[2].shape[1]);
   if (in[3] != TensorType{Shape{}, DType::i32})
     return fmt::format("position wants i32[], got {}", in[3].str());
+  if (history && in[4] != TensorType{{qkv[0], in[1].shape[1]}, DType::i32})
+    return fmt::format("history wants i32[{},{}], got {}", qkv[0], in[1].shape[1], in[4].str());
   out = {{{qkv[0], qkv[1], H * K}, DType::f32}, in[1], in[2]};
   return "";
 }
@@ -74,7 +83,8 @@ void reference(const RefCall<T>& c) {
         const T* q = c.in(0) + (b * s.T + t) * s.row() + h * s.K;
         const int64_t n = s.seen(position, t), head = h / s.group() * s.K;
         auto row = [&](size_t which, int64_t j) {
-          return caches[which] + (b * s.C + j) * width + head;
+          const int64_t from = j < position && s.history ? s.holder(c.ids(4), b, j) : b;
+          return caches[which] + (from * s.C + j) * width + head;
         };
         T top = -INFINITY, sum = 0;
         for (int64_t j = 0; j < n; ++j) {
@@ -127,6 +137,17 @@ std::vector<OpCase> cases() {
       make_case(1, 0, 2, 1, 8, 40, 1),      make_case(1, 40, 1, 1, 136, 90, 51)};
   list.push_back(make_case(1, 6, 2, 2, 4, 20, 10));
   list.back().attrs.set({"scale", 0.3});
+  auto add_history = [&](int64_t B, int64_t T, int64_t H, int64_t G, int64_t K, int64_t C,
+                         int64_t position_below) {
+    list.push_back(make_case(B, T, H, G, K, C, position_below));
+    list.back().attrs.set({"history", 1});
+    list.back().in.push_back(index_input({B, C}, std::max<int64_t>(1, B)));
+  };
+  add_history(4, 1, 2, 2, 8, 20, 20);
+  add_history(3, 1, 8, 1, 5, 70, 70);  // many queries of a head
+  add_history(5, 1, 4, 2, 64, 150, 150);
+  add_history(2, 3, 2, 1, 16, 30, 25);
+  add_history(1, 1, 1, 1, 4, 3, 3);
   return list;
 }
 

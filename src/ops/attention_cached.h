@@ -11,6 +11,7 @@ struct CachedAttentionSite {
   int64_t B = 0, T = 0, H = 0, G = 0, K = 0;  // G: key/value heads, each shared by H/G query heads
   int64_t C = 0;                              // rows of the cache
   double scale = 0;
+  bool history = false;  // there is an input for it
 
   int64_t row() const { return (H + 2 * G) * K; }  // floats of one token in qkv: q, k, v heads
   int64_t group() const { return H / G; }
@@ -20,6 +21,10 @@ struct CachedAttentionSite {
   int64_t kept(int64_t position) const { return std::min(T, C - position); }
   // Rows of the cache that token t of the new ones sees.
   int64_t seen(int64_t position, int64_t t) const { return std::min(position + t + 1, C); }
+  // Whose rows hold token j of sequence b, of those that were there before.
+  int64_t holder(const int32_t* past, int64_t b, int64_t j) const {
+    return history ? std::clamp<int64_t>(past[b * C + j], 0, B - 1) : b;
+  }
 };
 
 CachedAttentionSite cached_attention_site(const OpSite& site);

@@ -34,12 +34,18 @@ struct Problem : CachedAttentionSite {
         values(call.out(2)),
         out(call.out(0)),
         position(clamped(*call.ids(3))),
-        stride(G * K) {}
+        stride(G * K),
+        past(history ? call.ids(4) : nullptr) {}
   int64_t cache_at(int64_t b, int64_t g, int64_t j) const { return (b * C + j) * stride + g * K; }
+  // Where sequence b finds token j.
+  int64_t found_at(int64_t b, int64_t g, int64_t j) const {
+    return cache_at(j < position ? holder(past, b, j) : b, g, j);
+  }
 
   const float* qkv;
   float *keys, *values, *out;
   int64_t position, stride;
+  const int32_t* past;
 };
 
 float dot(const float* x, const float* y, int64_t n) {
@@ -99,10 +105,18 @@ void attend(const Problem& p, int64_t b, int64_t g, int64_t r0, int64_t nr, int6
     while (seen(first) == 0) ++first;
     if (few) {
       for (int64_t j = 0; j < nj; ++j) {
-        prefetch_row(keys + (j + kRowsAhead) * p.stride, p.K);
-        for (int64_t i = first; i < nr; ++i)
-          s[i * kScoreStride + j] = dot(q + i * wide, keys + j * p.stride, p.K);
+        const float* key = keys + j * p.stride;
+        if (p.history)
+          key = p.keys + p.found_at(b, g, j0 + j);
+        else
+          prefetch_row(key + kRowsAhead * p.stride, p.K);
+        for (int64_t i = first; i < nr; ++i) s[i * kScoreStride + j] = dot(q + i * wide, key, p.K);
       }
+    } else if (p.history) {
+      for (int64_t j = 0; j < nj; ++j)
+        copy_transposed(1, p.K, p.keys + p.found_at(b, g, j0 + j), 0, kt + j, block, 1.0f);
+      auto scores = [&](int64_t, int64_t last) { return GemmPart{seen(last - 1), 0, p.K}; };
+      small_gemm<Left::rows>(first, nr, q, wide, kt, block, s, kScoreStride, false, scores);
     } else {
       copy_transposed(nj, p.K, keys, p.stride, kt, block, 1.0f);
       auto scores = [&](int64_t, int64_t last) { return GemmPart{seen(last - 1), 0, p.K}; };
@@ -122,11 +136,21 @@ void attend(const Problem& p, int64_t b, int64_t g, int64_t r0, int64_t nr, int6
       sum[i] += row_exp(row, whole, top[i]);
       store(row + whole, Lanes{});
     }
-    if (few) {
+    if (few && p.history) {
+      for (int64_t j = 0; j < nj; ++j) {
+        const float* const value = p.values + p.found_at(b, g, j0 + j);
+        for (int64_t i = first; i < nr; ++i)
+          if (j < seen(i)) add_rows(o + i * wide, s + i * kScoreStride + j, value, 0, 1, p.K);
+      }
+    } else if (few) {
       for (int64_t i = first; i < nr; ++i)
         add_rows(o + i * wide, s + i * kScoreStride, values, p.stride, seen(i), p.K);
     } else {
-      copy_rows(nj, p.K, values, p.stride, v, wide, 1.0f);
+      if (p.history)
+        for (int64_t j = 0; j < nj; ++j)
+          copy_rows(1, p.K, p.values + p.found_at(b, g, j0 + j), 0, v + j * wide, wide, 1.0f);
+      else
+        copy_rows(nj, p.K, values, p.stride, v, wide, 1.0f);
       auto sums = [&](int64_t, int64_t last) { return GemmPart{p.K, 0, seen(last - 1)}; };
       small_gemm<Left::rows>(first, nr, s, kScoreStride, v, wide, o, wide, true, sums);
     }

@@ -51,6 +51,7 @@ void run(const Call& call) {
   a.keys = call.in_data[1];
   a.values = call.in_data[2];
   a.position = call.ids(3);
+  if (cached_attention_site(call.site).history) a.history = call.ids(4);
   a.out = call.out_data[0];
   a.new_keys = call.out_data[1];
   a.new_values = call.out_data[2];

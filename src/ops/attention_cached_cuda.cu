@@ -45,13 +45,20 @@ struct Sizes {
 template <typename T>
 struct Tile {
   const T *cache, *fresh;  // row 0 of the head; the first new token's
-  T* new_cache;            // null: others write it
+  const int* history;      // by row, the sequence that holds it; null: this one
+  const T* shared_cache;   // then: row 0 of the head of the first sequence
+  int sequences;
+  Int sequence_step;
+  T* new_cache;  // null: others write it
   Int cache_step, fresh_step;
   int position, begin, count;
 
   __device__ const T* row(int j) const {
     const int at = begin + j;
-    return at < position ? cache + at * cache_step : fresh + (at - position) * fresh_step;
+    if (at >= position) return fresh + (at - position) * fresh_step;
+    if (!history) return cache + at * cache_step;
+    const int holder = min(max(history[at], 0), sequences - 1);
+    return shared_cache + holder * sequence_step + at * cache_step;
   }
   __device__ bool writes(int j) const { return new_cache && j < count && begin + j >= position; }
   __device__ T* new_row(int j) const { return new_cache + (begin + j) * cache_step; }
@@ -114,8 +121,8 @@ __device__ __forceinline__ float4 add_scaled(float4 sum, float4 a, float factor)
 template <typename T, int kTogether>
 __global__ void __launch_bounds__(kThreads)
     attend_kernel(const Sizes s, const T* qkv, const T* keys, const T* values,
-                  const int* __restrict__ position_in, T* new_keys, T* new_values, T* out,
-                  float* sums, float2* scales) {
+                  const int* __restrict__ position_in, const int* __restrict__ history, T* new_keys,
+                  T* new_values, T* out, float* sums, float2* scales) {
   extern __shared__ float4 shared[];
   float4* const key = shared;                          // [keys][key_pitch]
   float4* const value = key + s.keys * s.key_pitch;    // [keys][quads]
@@ -151,6 +158,10 @@ __global__ void __launch_bounds__(kThreads)
   const Int fresh = (Int)b * s.T * s.width() + (Int)(s.H + g) * s.K;
   Tile<T> key_tile = {keys + cache,
                       qkv + fresh,
+                      history ? history + (Int)b * s.C : nullptr,
+                      keys + (Int)g * s.K,
+                      (int)gridDim.z / s.G,
+                      (Int)s.C * s.G * s.K,
                       writes ? new_keys + cache : nullptr,
                       (Int)s.G * s.K,
                       s.width(),
@@ -159,6 +170,7 @@ __global__ void __launch_bounds__(kThreads)
                       0};
   Tile<T> value_tile = key_tile;
   value_tile.cache = values + cache;
+  value_tile.shared_cache = values + (Int)g * s.K;
   value_tile.fresh += (Int)s.G * s.K;
   value_tile.new_cache = writes ? new_values + cache : nullptr;
 
@@ -318,7 +330,7 @@ void launch(const CachedAttention& a, const Plan& plan, void* workspace, cudaStr
       s.rows >= kRowsTogether ? attend_kernel<T, kRowsTogether> : attend_kernel<T, 1>;
   kernel<<<blocks, kThreads, plan.shared_bytes, stream>>>(
       s, static_cast<const T*>(a.qkv), static_cast<const T*>(a.keys),
-      static_cast<const T*>(a.values), a.position, static_cast<T*>(a.new_keys),
+      static_cast<const T*>(a.values), a.position, a.history, static_cast<T*>(a.new_keys),
       static_cast<T*>(a.new_values), out, sums, scales);
   if (s.splits > 1)
     join_kernel<T>

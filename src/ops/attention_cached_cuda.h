@@ -17,6 +17,7 @@ struct CachedAttention {
   const void* qkv;
   const void *keys, *values;  // the caches; the new ones may be the same
   const int32_t* position;
+  const int32_t* history;  // null: none
   void *out, *new_keys, *new_values;
 };
 

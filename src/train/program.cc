@@ -231,6 +231,18 @@ DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOp
           make_plan(build_decode_graph(model, {1, 1}, capacity), options, chooser)};
 }
 
+BeamPlans make_beam_plans(const Model& model, BatchShape shape, int64_t capacity,
+                          const PassOptions& options, KernelChooser& chooser) {
+  Builder b;
+  b.training = false;
+  b.output("probabilities", b.op("softmax", {model.build_decode(b, shape, capacity)}));
+  BatchShape sources = shape;
+  sources.batch = shape.sources();
+  sources.beams = 1;
+  return {make_plan(build_encode_graph(model, sources), options, chooser),
+          make_plan(b.finish(), options, chooser)};
+}
+
 Plan make_refresh_plan(std::span<const Plan* const> plans, KernelChooser& chooser) {
   Builder b;
   for (const Plan* plan : plans)

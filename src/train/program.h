@@ -45,6 +45,13 @@ inline int64_t prefill_chunk(int64_t capacity) { return std::min<int64_t>(64, ca
 DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
                               KernelChooser& chooser);
 
+// Beam search: sources, and one more token for every row; output probabilities.
+struct BeamPlans {
+  Plan encode, decode;
+};
+BeamPlans make_beam_plans(const Model& model, BatchShape shape, int64_t capacity,
+                          const PassOptions& options, KernelChooser& chooser);
+
 // What batches training and validation read; the largest comes first.
 struct ProgramShapes {
   std::vector<BatchShape> train, evaluate;

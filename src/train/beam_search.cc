@@ -1,0 +1,198 @@
+#include "train/beam_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace millrace {
+namespace {
+
+struct Candidate {
+  double score;  // log-probability
+  size_t row;    // that it grows from
+  int32_t token;
+};
+
+// Ties go to the earlier row, then to the lower token: the same on every machine.
+bool better(const Candidate& a, const Candidate& b) {
+  if (a.score != b.score) return a.score > b.score;
+  return a.row != b.row ? a.row < b.row : a.token < b.token;
+}
+
+// Keeps the best so many of all that are offered.
+class Best {
+ public:
+  explicit Best(size_t count) : count_(count) {}
+  bool takes(const Candidate& c) const { return kept_.size() < count_ || better(c, kept_.back()); }
+  void offer(const Candidate& c) {
+    if (!takes(c)) return;
+    kept_.insert(std::upper_bound(kept_.begin(), kept_.end(), c, better), c);
+    if (kept_.size() > count_) kept_.pop_back();
+  }
+  const std::vector<Candidate>& kept() const { return kept_; }
+
+ private:
+  size_t count_;
+  std::vector<Candidate> kept_;  // best first
+};
+
+// The tokens that would make the last n of `tokens` and one more a repetition.
+std::vector<int32_t> repeating(std::span<const int32_t> tokens, int64_t n) {
+  std::vector<int32_t> found;
+  const auto before = static_cast<size_t>(n - 1);
+  if (n < 1 || tokens.size() < before) return found;
+  const auto last = tokens.last(before);
+  for (size_t i = 0; i + before < tokens.size(); ++i)
+    if (std::equal(last.begin(), last.end(), tokens.begin() + static_cast<std::ptrdiff_t>(i)))
+      found.push_back(tokens[i + before]);
+  return found;
+}
+
+// The hypotheses of one source.
+struct Search {
+  std::vector<Hypothesis> live;  // their scores are log-probabilities
+  std::vector<Hypothesis> finished;
+  bool done = false;
+};
+
+}  // namespace
+
+BeamSearch::BeamSearch(const Model& model, int64_t sources, int64_t max_source, int64_t max_length,
+                       const BeamOptions& options, const PassOptions& passes, Backend& backend)
+    : sources_(sources),
+      max_source_(max_source),
+      max_length_(max_length),
+      options_(options),
+      plans_(make_beam_plans(model,
+                             {.batch = sources * options.beam,
+                              .length = 1,
+                              .source = max_source,
+                              .beams = options.beam},
+                             max_length, passes, backend)) {
+  const Plan* const all[] = {&plans_.encode, &plans_.decode};
+  refresh_ = make_refresh_plan(all, backend);
+  session_ = std::make_unique<Session>(
+      backend, std::vector<const Plan*>{&plans_.encode, &plans_.decode, &refresh_});
+}
+
+std::vector<Hypothesis> BeamSearch::search(std::span<const std::vector<int32_t>> sources,
+                                           const TargetTokens& tokens) {
+  const auto E = static_cast<size_t>(sources_), K = static_cast<size_t>(options_.beam), R = E * K,
+             S = static_cast<size_t>(max_source_);
+  MR_CHECK(sources.size() <= E, "{} sources for {}", sources.size(), E);
+  std::vector<int32_t> ids(E * S), lengths(E, 1);
+  for (size_t e = 0; e < sources.size(); ++e) {
+    MR_CHECK(!sources[e].empty(), "a source without a token");
+    const size_t length = std::min(S, sources[e].size());
+    std::copy_n(sources[e].begin(), length, ids.begin() + static_cast<std::ptrdiff_t>(e * S));
+    lengths[e] = static_cast<int32_t>(length);
+  }
+  session_->write_input<int32_t>(kEncode, "source", ids);
+  session_->write_input<int32_t>(kEncode, "source_lengths", lengths);
+  session_->run(kEncode);
+
+  const auto C = static_cast<size_t>(max_length_);
+  std::vector<int32_t> last(R, tokens.start), rows(R), history(R * C);
+  for (size_t r = 0; r < R; ++r) rows[r] = static_cast<int32_t>(r);
+  std::vector<int32_t> parents = rows;
+  session_->write<int32_t>("prompt_row", rows);
+  std::vector<Search> searches(E);
+  for (size_t e = 0; e < E; ++e) {
+    searches[e].live.resize(1);  // the others would be the same
+    searches[e].done = e >= sources.size();
+  }
+  auto finish = [&](Search& s, Hypothesis h, size_t length) {
+    h.score /= std::pow(static_cast<double>(std::max<size_t>(1, length)), options_.length_penalty);
+    s.finished.push_back(std::move(h));
+  };
+  for (int64_t step = 0; step < max_length_; ++step) {
+    const auto position = static_cast<int32_t>(step);
+    session_->write<int32_t>(prompt_leaf(1), last);
+    session_->write<int32_t>("position", std::span(&position, 1));
+    if (K > 1) {
+      session_->write<int32_t>(kBeamParents, parents);
+      session_->write<int32_t>(kBeamHistory, history);
+    }
+    session_->run(kDecode);
+    const std::vector<float> probabilities = session_->output(kDecode, "probabilities");
+    const size_t V = probabilities.size() / R,
+                 drawn = std::min(V, static_cast<size_t>(tokens.count));
+    parents = rows;
+    bool all_done = true;
+    for (size_t e = 0; e < E; ++e) {
+      Search& s = searches[e];
+      if (s.done) continue;
+      Best best(2 * K);  // at most K of them end
+      for (size_t k = 0; k < s.live.size(); ++k) {
+        const Hypothesis& from = s.live[k];
+        const float* const row = probabilities.data() + (e * K + k) * V;
+        const std::vector<int32_t> banned = repeating(from.tokens, options_.no_repeat_ngram);
+        // A smaller probability than this cannot be among the best: no logarithm is taken.
+        float least = 0;
+        for (size_t v = 0; v < drawn; ++v) {
+          if (!(row[v] > least)) {
+            if (std::isnan(row[v]))
+              throw Error({.code = ErrorCode::failure,
+                           .what = "the model's probabilities are not numbers",
+                           .where = fmt::format("behind token {} of a target", step),
+                           .expected = "numbers from 0 to 1",
+                           .got = "NaN",
+                           .remedy = "weights of a model that did not diverge"});
+            continue;
+          }
+          const auto token = static_cast<int32_t>(v);
+          if (token == tokens.end && step < options_.min_length) continue;
+          if (std::find(banned.begin(), banned.end(), token) != banned.end()) continue;
+          best.offer({from.score + std::log(static_cast<double>(row[v])), k, token});
+          if (best.kept().size() == 2 * K)
+            least = std::max(
+                least,
+                static_cast<float>(std::exp(best.kept().back().score - from.score)) * 0.999f);
+        }
+      }
+      std::vector<Hypothesis> next;
+      const auto& kept = best.kept();
+      for (size_t i = 0; i < kept.size() && next.size() < K; ++i) {
+        Hypothesis h = s.live[kept[i].row];
+        h.score = kept[i].score;
+        if (kept[i].token == tokens.end) {
+          if (i < K) finish(s, std::move(h), static_cast<size_t>(step) + 1);
+          continue;
+        }
+        h.tokens.push_back(kept[i].token);
+        const size_t row = e * K + next.size();
+        parents[row] = static_cast<int32_t>(e * K + kept[i].row);
+        last[row] = kept[i].token;
+        next.push_back(std::move(h));
+      }
+      s.live = std::move(next);
+      s.done = s.finished.size() >= K || s.live.empty();
+      all_done = all_done && s.done;
+    }
+    if (all_done) break;
+    // The token of this step stands in the row that it was put into.
+    for (size_t r = 0; r < R; ++r) history[r * C + static_cast<size_t>(step)] = rows[r];
+    std::vector<int32_t> moved(history.size());
+    for (size_t r = 0; r < R; ++r)
+      std::copy_n(
+          history.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(parents[r]) * C), C,
+          moved.begin() + static_cast<std::ptrdiff_t>(r * C));
+    history.swap(moved);
+  }
+  std::vector<Hypothesis> found;
+  for (size_t e = 0; e < sources.size(); ++e) {
+    Search& s = searches[e];
+    if (!s.done)  // no more room: what is there competes as it is
+      for (Hypothesis& h : s.live) {
+        const size_t length = h.tokens.size();
+        finish(s, std::move(h), length);
+      }
+    const auto best = std::max_element(
+        s.finished.begin(), s.finished.end(),
+        [](const Hypothesis& a, const Hypothesis& b) { return a.score < b.score; });
+    found.push_back(best == s.finished.end() ? Hypothesis{} : std::move(*best));
+  }
+  return found;
+}
+
+}  // namespace millrace

@@ -1,0 +1,60 @@
+// Beam search: the likeliest targets of many sources at once. All hypotheses of all sources are
+// rows of one plan; a source is encoded once for all of its hypotheses.
+//
+// The best `beam` beginnings of each source grow by a token a step. One that ends among the best of
+// its step is finished; a source is done when `beam` of its hypotheses are. The best is the one
+// with the largest log-probability over length^length_penalty.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "exec/session.h"
+#include "train/program.h"
+
+namespace millrace {
+
+struct BeamOptions {
+  int64_t beam = 4;
+  double length_penalty = 1;
+  int64_t no_repeat_ngram = 0;  // so many tokens in a row do not come twice; 0: they may
+  int64_t min_length = 0;       // tokens before the end
+};
+
+// What the tokenizer has to say about targets.
+struct TargetTokens {
+  int32_t start = 0, end = 0;
+  int64_t count = 0;  // tokens that can be drawn; the model may have more
+};
+
+struct Hypothesis {
+  std::vector<int32_t> tokens;  // without start and end
+  double score = 0;             // by which it was chosen
+};
+
+class BeamSearch {
+ public:
+  // Up to `sources` at a time, each of at most `max_source` tokens; targets of at most
+  // `max_length`.
+  BeamSearch(const Model& model, int64_t sources, int64_t max_source, int64_t max_length,
+             const BeamOptions& options, const PassOptions& passes, Backend& backend);
+  // Parameters are written into it, and refresh() called, before anything is searched.
+  Session& session() { return *session_; }
+  void refresh() { session_->run(kRefresh); }
+  int64_t sources() const { return sources_; }
+
+  // The best hypothesis of each.
+  std::vector<Hypothesis> search(std::span<const std::vector<int32_t>> sources,
+                                 const TargetTokens& tokens);
+
+ private:
+  enum : size_t { kEncode, kDecode, kRefresh };
+  int64_t sources_, max_source_, max_length_;
+  BeamOptions options_;
+  BeamPlans plans_;
+  Plan refresh_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace millrace
