@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "cli/load.h"
+#include "train/beam_search.h"
 #include "train/generate.h"
+#include "train/text_evaluation.h"
 
 namespace millrace {
 
@@ -36,6 +38,7 @@ struct EvalArguments {
   std::string model;                   // a run, a checkpoint or a folder
   std::vector<std::string> overrides;  // a.b=c
   bool json = false;
+  TextEvaluation texts;  // of a model of pairs
 };
 int eval_command(const EvalArguments& arguments);
 
@@ -46,11 +49,13 @@ struct RunsArguments {
 int runs_command(const RunsArguments& arguments);
 
 struct GenerateArguments {
-  std::string folder;  // a checkpoint, a Hugging Face folder, or a run folder
-  std::string prompt, prompt_ids;
-  bool ids = false;  // tokens as numbers instead of text
+  std::string folder;                     // a checkpoint, a Hugging Face folder, or a run folder
+  std::string prompt, prompt_ids, input;  // one of them; input: a file with a prompt on each line
+  bool ids = false;                       // tokens as numbers instead of text
   std::string device = "auto", precision = "auto";
   GenerateOptions options;
+  BeamOptions beam;      // for models of pairs; a beam of 0 draws
+  int64_t at_once = 64;  // sources
 };
 int generate_command(const GenerateArguments& arguments);
 

@@ -11,7 +11,7 @@
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "train/checkpoint.h"
-#include "train/evaluation.h"
+#include "train/text_evaluation.h"
 
 namespace millrace {
 
@@ -44,7 +44,10 @@ int eval_command(const EvalArguments& arguments) {
   std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),
                run->data.set.description().c_str());
   const int64_t start = now_ns();
-  const Metrics metrics = evaluate_model(*run->model, run->settings, run->data, *backend, folder);
+  Metrics metrics = evaluate_model(*run->model, run->settings, run->data, *backend, folder);
+  if (arguments.texts.beam.beam > 0)
+    metrics.merge(evaluate_texts(*run->model, run->settings, run->data.set, *backend, folder,
+                                 arguments.texts));
   const double seconds = seconds_since(start);
   if (arguments.json) {
     nlohmann::ordered_json j = {{"model", folder.string()}, {"eval/runtime_s", seconds}};

@@ -1,16 +1,24 @@
-// millrace generate: text from a trained model, to standard output as it is drawn.
+// millrace generate: text from a trained model, to standard output: drawn token by token, or, for
+// models of pairs, the likeliest that a beam search finds for each source.
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/model_folder.h"
 #include "cli/standard_output.h"
+#include "core/clock.h"
 #include "core/text.h"
 #include "core/utf8_stream.h"
+#include "data/record_file.h"
 #include "io/quote.h"
+#include "train/beam_search.h"
 #include "train/program.h"
 #include "train/weights.h"
 
@@ -46,75 +54,248 @@ std::vector<int32_t> parse_ids(const std::string& text, int64_t vocab_size) {
   return ids;
 }
 
-}  // namespace
+// What a command works with: a model, what it is loaded from, and where it runs.
+struct Loaded {
+  const GenerateArguments& arguments;
+  fs::path folder;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Tokenizer> tokenizer;  // null: ids go in and out
+  std::unique_ptr<Backend> backend;
+  PassOptions passes;
 
-int generate_command(const GenerateArguments& arguments) {
-  if (arguments.prompt.empty() == arguments.prompt_ids.empty())
-    throw usage("the prompt is missing", "one of --prompt TEXT and --prompt-ids 1,2,3",
-                arguments.prompt.empty() ? "neither, or an empty one" : "both",
-                "--prompt \"the \"");
-  const GenerateOptions& options = arguments.options;
+  bool pairs() const { return model->takes().pairs; }
+  int64_t allowed() const {
+    return tokenizer ? std::min(model->vocab_size(), tokenizer->vocab_size()) : model->vocab_size();
+  }
+  TargetTokens target() const {
+    const int32_t start = tokenizer->start_id() >= 0 ? tokenizer->start_id() : tokenizer->end_id();
+    return {start, tokenizer->end_id(), allowed()};
+  }
+  std::vector<int32_t> encoded(const std::string& text, const TextPlace& place) const {
+    std::vector<int32_t> ids;
+    tokenizer->encode(text, place, ids);
+    if (pairs()) ids.push_back(tokenizer->end_id());  // as sources end in training
+    for (int32_t id : ids)
+      if (id >= model->vocab_size())
+        throw Error({.code = ErrorCode::failure,
+                     .what = "the tokenizer has more tokens than the model",
+                     .where = folder.string(),
+                     .expected = fmt::format("tokens below {}", model->vocab_size()),
+                     .got = std::to_string(id),
+                     .remedy = "the tokenizer that the model was trained with"});
+    return ids;
+  }
+  std::string shown(std::span<const int32_t> tokens) const {
+    if (!arguments.ids) return tokenizer->decode(tokens);
+    std::string text;
+    for (const int32_t token : tokens) text += fmt::format("{} ", token);
+    return text;
+  }
+};
+
+Loaded load(const GenerateArguments& arguments) {
   check_device(arguments.device, "--device");
-  const fs::path folder = find_model_folder(Settings().runs_folder, arguments.folder);
-  const auto model = load_model_config(folder);
-  check_weights(folder, *model);
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (arguments.prompt_ids.empty() || !arguments.ids) tokenizer = load_tokenizer(folder);
-  std::vector<int32_t> prompt;
-  if (arguments.prompt_ids.empty())
-    tokenizer->encode(arguments.prompt, {"--prompt"}, prompt);
-  else
-    prompt = parse_ids(arguments.prompt_ids, model->vocab_size());
-  int64_t allowed = model->vocab_size();
-  if (tokenizer) allowed = std::min(allowed, tokenizer->vocab_size());
-  for (int32_t id : prompt)
-    if (id >= model->vocab_size())
-      throw Error({.code = ErrorCode::failure,
-                   .what = "the tokenizer has more tokens than the model",
-                   .where = folder.string(),
-                   .expected = fmt::format("tokens below {}", model->vocab_size()),
-                   .got = std::to_string(id),
-                   .remedy = "the tokenizer that the model was trained with"});
-
-  const auto backend = open_device(arguments.device, {}, [](const std::string& text) {
+  Loaded l{arguments, find_model_folder(Settings().runs_folder, arguments.folder), {}, {}, {}, {}};
+  l.model = load_model_config(l.folder);
+  check_weights(l.folder, *l.model);
+  if (arguments.prompt_ids.empty() || !arguments.ids || l.pairs())
+    l.tokenizer = load_tokenizer(l.folder);
+  l.backend = open_device(arguments.device, {}, [](const std::string& text) {
     std::fprintf(stderr, "%s\n", text.c_str());
   });
   Settings settings;
   settings.precision = arguments.precision;
-  settle_precision(settings, *backend, "--precision");
-  // No more cache than the text can fill.
-  const int64_t capacity =
-      std::min(model->max_lengths().target, std::ssize(prompt) + std::max<int64_t>(1, options.max_tokens));
-  const DecodePlans plans = make_decode_plans(*model, capacity, settings.pass_options(), *backend);
-  const Plan* const both[] = {&plans.prefill, &plans.decode};
-  const Plan refresh = make_refresh_plan(both, *backend);
-  Session session(*backend, {&plans.prefill, &plans.decode, &refresh});
-  load_model(folder, session, *model);
-  session.run(2);
+  settle_precision(settings, *l.backend, "--precision");
+  l.passes = settings.pass_options();
+  return l;
+}
 
-  Utf8Stream utf8;
-  int64_t drawn = 0;
-  const Generated g =
-      generate(session, {0, 1, capacity}, allowed, std::move(prompt), options, [&](int32_t token) {
-        ++drawn;
-        if (tokenizer && token == tokenizer->end_id()) return false;
-        put(arguments.ids ? fmt::format("{} ", token) : utf8.add(tokenizer->token_text(token)));
-        return true;
-      });
-  // A line end behind ids; behind text only for a person, so that a file holds the text alone.
-  put(arguments.ids ? "\n" : utf8.finish() + (isatty(STDOUT_FILENO) ? "\n" : ""));
+// The prompts of a file, line by line, or the one of the command line.
+class Prompts {
+ public:
+  explicit Prompts(const Loaded& loaded) : loaded_(loaded) {
+    const GenerateArguments& a = loaded.arguments;
+    if (!a.input.empty())
+      file_ = open_record_file(DataFormat::lines, a.input, {}, {});
+    else if (!a.prompt_ids.empty())
+      one_ = parse_ids(a.prompt_ids, loaded.model->vocab_size());
+    else
+      one_ = loaded.encoded(a.prompt, {"--prompt"});
+  }
+  std::optional<std::vector<int32_t>> next() {
+    if (!file_) return std::exchange(one_, std::nullopt);
+    std::vector<std::string> fields;
+    TextPlace place;
+    switch (file_->next(fields, place)) {
+      case RecordFile::Got::end:
+        return std::nullopt;
+      case RecordFile::Got::bad:
+        throw file_->fault();
+      case RecordFile::Got::record:
+        break;
+    }
+    return loaded_.encoded(fields[0], place);
+  }
+
+ private:
+  const Loaded& loaded_;
+  std::unique_ptr<RecordFile> file_;
+  std::optional<std::vector<int32_t>> one_;
+};
+
+// Texts drawn token by token, each shown as it comes.
+void draw(const Loaded& l, Prompts& prompts) {
+  const GenerateArguments& arguments = l.arguments;
+  const GenerateOptions& options = arguments.options;
+  const bool file = !arguments.input.empty();
+  std::optional<std::vector<int32_t>> prompt = prompts.next();
+  // No more cache than the text can fill.
+  const int64_t wanted = std::max<int64_t>(1, options.max_tokens) +
+                         (prompt && !file && !l.pairs() ? std::ssize(*prompt) : 0),
+                capacity = file && !l.pairs() ? l.model->max_lengths().target
+                                              : std::min(l.model->max_lengths().target, wanted);
+  const DecodePlans plans = make_decode_plans(*l.model, capacity, l.passes, *l.backend);
+  const Plan* const both[] = {&plans.prefill, &plans.decode};
+  const Plan refresh = make_refresh_plan(both, *l.backend);
+  Session session(*l.backend, {&plans.prefill, &plans.decode, &refresh});
+  load_model(l.folder, session, *l.model);
+  session.run(2);
+  GeneratePlans places{0, 1, capacity};
+  if (l.pairs()) {
+    places.max_source = l.model->max_lengths().source;
+    places.start_id = l.target().start;
+  }
+  int64_t drawn = 0, prefilled = 0, decoded = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+  for (; prompt; prompt = prompts.next()) {
+    Utf8Stream utf8;
+    bool opens = true;
+    const Generated g =
+        generate(session, places, l.allowed(), std::move(*prompt), options, [&](int32_t token) {
+          ++drawn;
+          if (l.tokenizer && token == l.tokenizer->end_id()) return false;
+          // The first of a target has nothing before it.
+          const bool first = l.pairs() && std::exchange(opens, false);
+          put(arguments.ids ? fmt::format("{} ", token)
+                            : utf8.add(first ? l.tokenizer->decode({&token, 1})
+                                             : l.tokenizer->token_text(token)));
+          return true;
+        });
+    // A line end behind ids and behind each of many; behind one text only for a person, so that a
+    // file holds the text alone.
+    const bool line_end = arguments.ids || file || isatty(STDOUT_FILENO) != 0;
+    put((arguments.ids ? "" : utf8.finish()) + (line_end ? "\n" : ""));
+    prefilled += g.prefilled;
+    decoded += g.decoded;
+    prefill_seconds += g.prefill_seconds;
+    decode_seconds += g.decode_seconds;
+  }
   auto per_token = [](double seconds, int64_t tokens) {
     return tokens > 0 ? 1e3 * seconds / static_cast<double>(tokens) : 0.0;
   };
-  const double seconds = g.prefill_seconds + g.decode_seconds;
+  const double seconds = prefill_seconds + decode_seconds;
   std::fprintf(
       stderr, "%s\n",
       fmt::format("generated {} tokens: {:.1f} tok/s; prompt {} tokens, {:.2f} ms each; then "
                   "{:.2f} ms per token; {} memory",
-                  drawn, seconds > 0 ? static_cast<double>(drawn) / seconds : 0.0, g.prefilled,
-                  per_token(g.prefill_seconds, g.prefilled), per_token(g.decode_seconds, g.decoded),
+                  drawn, seconds > 0 ? static_cast<double>(drawn) / seconds : 0.0, prefilled,
+                  per_token(prefill_seconds, prefilled), per_token(decode_seconds, decoded),
                   human_bytes(session.allocated_bytes()))
           .c_str());
+}
+
+// The likeliest texts, many at a time; a window of sources is sorted by length, so that those of a
+// batch end at about the same time.
+void search(const Loaded& l, Prompts& prompts) {
+  constexpr size_t kWindow = 32;  // batches
+  constexpr int64_t kRound = 16;  // lengths that a plan is made for
+  const GenerateArguments& arguments = l.arguments;
+  const MaxLengths most = l.model->max_lengths();
+  const int64_t max_length = std::clamp<int64_t>(arguments.options.max_tokens, 1, most.target);
+  const auto at_once = static_cast<size_t>(arguments.input.empty() ? 1 : arguments.at_once);
+  std::unique_ptr<BeamSearch> beam;
+  int64_t room = 0, texts = 0, tokens = 0, cut = 0;
+  const int64_t begin = now_ns();
+  int64_t said = begin;
+  for (bool more = true; more;) {
+    std::vector<std::vector<int32_t>> sources;
+    int64_t longest = 1;
+    while (more && sources.size() < kWindow * at_once) {
+      auto source = prompts.next();
+      more = source.has_value();
+      if (!more) break;
+      cut += std::ssize(*source) > most.source ? 1 : 0;
+      longest = std::max(longest, std::min(std::ssize(*source), most.source));
+      sources.push_back(std::move(*source));
+    }
+    if (longest > room) {
+      room = std::min(most.source, (longest + kRound - 1) / kRound * kRound);
+      beam.reset();
+      beam = std::make_unique<BeamSearch>(*l.model, static_cast<int64_t>(at_once), room, max_length,
+                                          arguments.beam, l.passes, *l.backend);
+      load_model(l.folder, beam->session(), *l.model);
+      beam->refresh();
+    }
+    std::vector<size_t> order(sources.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return sources[a].size() < sources[b].size(); });
+    std::vector<std::string> found(sources.size());
+    for (size_t first = 0; first < order.size(); first += at_once) {
+      const size_t count = std::min(at_once, order.size() - first);
+      std::vector<std::vector<int32_t>> batch;
+      for (size_t i = 0; i < count; ++i) batch.push_back(std::move(sources[order[first + i]]));
+      const auto best = beam->search(batch, l.target());
+      for (size_t i = 0; i < count; ++i) {
+        found[order[first + i]] = l.shown(best[i].tokens);
+        tokens += std::ssize(best[i].tokens);
+      }
+      texts += static_cast<int64_t>(count);
+      if (seconds_since(said) > 5) {
+        said = now_ns();
+        std::fprintf(stderr, "%s texts, %.1f a second\n", with_commas(texts).c_str(),
+                     static_cast<double>(texts) / seconds_since(begin));
+      }
+    }
+    for (const std::string& text : found) put(text + "\n");
+  }
+  const double seconds = seconds_since(begin);
+  std::fprintf(
+      stderr, "%s\n",
+      fmt::format("{} texts of {} tokens in {}: {:.1f} texts, {:.0f} tok/s; beam {}; {} memory{}",
+                  with_commas(texts), with_commas(tokens), human_seconds(seconds),
+                  static_cast<double>(texts) / seconds, static_cast<double>(tokens) / seconds,
+                  arguments.beam.beam, human_bytes(beam ? beam->session().allocated_bytes() : 0),
+                  cut > 0 ? fmt::format("; {} sources lost what is behind token {}",
+                                        with_commas(cut), most.source)
+                          : "")
+          .c_str());
+}
+
+}  // namespace
+
+int generate_command(const GenerateArguments& arguments) {
+  const auto given = [](const std::string& text) { return text.empty() ? 0 : 1; };
+  const int prompts_given =
+      given(arguments.prompt) + given(arguments.prompt_ids) + given(arguments.input);
+  if (prompts_given != 1)
+    throw usage("the prompt is missing",
+                "one of --prompt TEXT, --prompt-ids 1,2,3 and --input FILE",
+                prompts_given == 0 ? "none, or an empty one" : "several", "--prompt \"the \"");
+  const Loaded loaded = load(arguments);
+  if (loaded.pairs() && loaded.tokenizer->end_id() < 0)
+    throw usage("the tokenizer has no token that ends a text", "one that has", "none",
+                "the tokenizer that the model was trained with");
+  Prompts prompts(loaded);
+  if (!loaded.pairs() || arguments.beam.beam == 0) {
+    draw(loaded, prompts);
+    return 0;
+  }
+  if (arguments.beam.beam > loaded.allowed())
+    throw usage("the beam is wider than the vocabulary",
+                fmt::format("at most {} hypotheses", loaded.allowed()),
+                std::to_string(arguments.beam.beam), "--beam 4");
+  search(loaded, prompts);
   return 0;
 }
 

@@ -67,6 +67,31 @@ void add_request(CLI::App* command, millrace::RunRequest& request,
   });
 }
 
+// Options of a beam search.
+void add_beam(CLI::App* command, millrace::BeamOptions& beam, int64_t& at_once) {
+  command
+      ->add_option("--beam", beam.beam,
+                   "models of source and target: hypotheses of a beam search; generate: 0 draws")
+      ->check(CLI::Range(int64_t{0}, int64_t{1024}))
+      ->capture_default_str();
+  command
+      ->add_option("--length-penalty", beam.length_penalty,
+                   "beam: log-probabilities are divided by the length to this power")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  command
+      ->add_option("--no-repeat-ngram", beam.no_repeat_ngram,
+                   "beam: so many tokens in a row do not come twice; 0: they may")
+      ->check(CLI::Range(int64_t{0}, int64_t{1000}))
+      ->capture_default_str();
+  command->add_option("--min-tokens", beam.min_length, "beam: tokens before a text may end")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
+      ->capture_default_str();
+  command->add_option("--at-once", at_once, "beam: sources in one batch")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}))
+      ->capture_default_str();
+}
+
 int run(int argc, char** argv) {
   if (argc == 1 ||
       (argc == 2 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h"))) {
@@ -117,6 +142,12 @@ int run(int argc, char** argv) {
   eval_app->add_option("RUN", eval.model, "run folder or name, or a checkpoint")->required();
   eval_app->add_option("OVERRIDES", eval.overrides, "a.b=c, such as data.validation=other.txt");
   eval_app->add_flag("--json", eval.json, "the same as one JSON object");
+  eval_app
+      ->add_option("--texts", eval.texts.most,
+                   "models of source and target: texts that BLEU, chrF and ROUGE are of; 0: all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
+      ->capture_default_str();
+  add_beam(eval_app, eval.texts.beam, eval.texts.at_once);
   millrace::RunsArguments runs;
   CLI::App* runs_app = app.add_subcommand("runs", "list runs: state, progress, best metric, time");
   runs_app->add_option("FOLDER", runs.folder, "where runs are (runs)");
@@ -131,7 +162,11 @@ int run(int argc, char** argv) {
   generate_app->add_option("--prompt", generate.prompt, "what the text starts with");
   generate_app->add_option("--prompt-ids", generate.prompt_ids,
                            "the same as tokens, 1,2,3: for models whose tokenizer is not read");
+  generate_app->add_option(
+      "--input", generate.input,
+      "a file with a prompt, or a source, on each line; a line for each comes out");
   generate_app->add_flag("--ids", generate.ids, "print tokens as numbers");
+  add_beam(generate_app, generate.beam, generate.at_once);
   generate_app->add_option("--max-tokens", generate.options.max_tokens, "tokens to generate")
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
       ->capture_default_str();

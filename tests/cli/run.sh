@@ -346,7 +346,7 @@ report "standard output that cannot be written" "$([ $? -eq 1 ] && grep -q 'stan
 : >"$work/out"
 refused "generate without a prompt" 2 'prompt' 'expected:' 'remedy:' -- generate "$checkpoint"
 refused "an empty prompt" 2 'prompt' 'expected:' -- generate "$checkpoint" --prompt ''
-refused "two prompts" 2 'got:      both' -- generate "$checkpoint" --prompt a --prompt-ids 1
+refused "two prompts" 2 'got:      several' -- generate "$checkpoint" --prompt a --prompt-ids 1
 refused "a prompt with a character the tokenizer lacks" 2 '--prompt:1:5' 'U+2603' 'expected:' 'remedy:' -- generate "$checkpoint" --prompt 'the ☃'
 refused "no model there" 2 'nowhere' 'expected:' 'got:      nothing there' 'remedy:' -- generate nowhere --prompt a
 refused "a folder without a model" 2 'expected:' 'got:      a folder without' 'remedy:' -- generate . --prompt a

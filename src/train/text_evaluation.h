@@ -1,0 +1,19 @@
+// What a model of pairs writes, beside what it should have written: BLEU, chrF and ROUGE over the
+// validation pairs, by beam search, many at a time, in constant memory.
+#pragma once
+#include "train/beam_search.h"
+#include "train/evaluation.h"
+
+namespace millrace {
+
+struct TextEvaluation {
+  BeamOptions beam;
+  int64_t at_once = 64;  // sources
+  int64_t most = 0;      // pairs; 0: all
+};
+
+// With the weights of a folder. Nothing for a model that takes no pairs.
+Metrics evaluate_texts(const Model& model, const Settings& settings, const Dataset& data,
+                       Backend& backend, const fs::path& folder, const TextEvaluation& options);
+
+}  // namespace millrace
