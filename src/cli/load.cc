@@ -16,26 +16,52 @@
 namespace millrace {
 namespace {
 
+// Where the type is not given, the keys may tell it: the first family that has them all; else the
+// default, which says what is wrong with them.
+std::string family_that_knows(const std::vector<std::string>& keys,
+                              const std::vector<std::string>& families) {
+  const std::string usual = Settings().model_type;
+  auto knows_all = [&](const std::string& family) {
+    Schema schema;
+    Settings settings;
+    const auto model = make_model(family);
+    settings.declare(schema);
+    model->declare(schema);
+    return std::all_of(keys.begin(), keys.end(),
+                       [&](const std::string& key) { return schema.knows(key); });
+  };
+  if (knows_all(usual)) return usual;
+  const auto found = std::find_if(families.begin(), families.end(), knows_all);
+  return found == families.end() ? usual : *found;
+}
+
 // The family decides which keys exist, so it is looked up before the schema reads the file.
 std::string family_of(const std::string& text, const std::string& name,
                       const std::vector<std::string>& overrides) {
-  std::string family = Settings().model_type, where = name;
+  std::string family, where = name;
+  std::vector<std::string> keys;  // that the family must know
   const YamlNode root = parse_yaml(text, name);
-  for (const YamlEntry& section : root.entries)
+  for (const YamlEntry& section : root.entries) {
+    if (section.value.kind != YamlNode::Kind::map) keys.push_back(section.key);
     if (section.key == "model")
-      for (const YamlEntry& entry : section.value.entries)
+      for (const YamlEntry& entry : section.value.entries) {
+        keys.push_back("model." + entry.key);
         if (entry.key == "type") {
           family = entry.value.text;
           where = fmt::format("{}:{}:{}", name, entry.value.line, entry.value.column);
         }
+      }
+  }
   for (std::string o : overrides) {
     while (o.starts_with('+')) o.erase(0, 1);
+    if (o.starts_with("model.")) keys.push_back(o.substr(0, o.find('=')));
     if (o.starts_with("model.type=")) {
       family = o.substr(11);
       where = "command line: " + printable(o, 200);
     }
   }
   const auto families = model_families();
+  if (family.empty()) family = family_that_knows(keys, families);
   if (std::find(families.begin(), families.end(), family) != families.end()) return family;
   const std::string near = nearest(family, families);
   throw Error({.code = ErrorCode::config,
@@ -60,6 +86,20 @@ void check_passes(const LoadedRun& run) {
                  .got = off,
                  .remedy = "one of the names above"});
   }
+}
+
+// What people write down beside the two that make it; it decides nothing.
+void check_effective_batch(const LoadedRun& run) {
+  const Settings& s = run.settings;
+  if (s.effective_batch == 0 || s.effective_batch == s.batch_size * s.grad_accum) return;
+  throw Error({.code = ErrorCode::config,
+               .what = "training.effective_batch is another than the two factors make",
+               .where = run.schema.where("training.effective_batch"),
+               .expected = fmt::format("batch_size {} x grad_accum {} = {}", s.batch_size,
+                                       s.grad_accum, s.batch_size * s.grad_accum),
+               .got = std::to_string(s.effective_batch),
+               .remedy = fmt::format("training.effective_batch={}, or another grad_accum",
+                                     s.batch_size * s.grad_accum)});
 }
 
 // Minutes mean nothing to a schedule: a run on a faster machine would be another run.
@@ -148,12 +188,15 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
              "name a file (configs/ has ready ones), or leave it out for the built-in quickstart"});
   run->config_text =
       request.config.empty() ? std::string(kQuickstartConfig) : read_file(request.config, 16 << 20);
-  run->model = make_model(family_of(run->config_text, name, request.overrides));
+  const std::string family = family_of(run->config_text, name, request.overrides);
+  run->model = make_model(family);
   run->settings.declare(run->schema);
   run->model->declare(run->schema);
   run->schema.load_text(run->config_text, name);
   for (const std::string& o : request.overrides) run->schema.override_with(o);
   run->schema.finish();
+  run->settings.model_type = family;
+  check_effective_batch(*run);
   check_passes(*run);
   check_device(run->settings.device, run->schema.where("device"));
   check_durations(*run);

@@ -300,6 +300,20 @@ Key* Schema::find(std::string_view path) {
   return nullptr;
 }
 
+Key* Schema::find_given(std::string_view path) {
+  if (Key* const key = find(path)) return key;
+  if (path.find('.') != path.npos || is_section(path)) return nullptr;
+  auto named = [&](const std::string& name) { return last_word(name) == path; };
+  Key* only = nullptr;
+  for (Key& key : keys_) {
+    if (!named(key.path_) && std::none_of(key.aliases_.begin(), key.aliases_.end(), named))
+      continue;
+    if (only) return nullptr;
+    only = &key;
+  }
+  return only;
+}
+
 bool Schema::is_section(std::string_view path) const {
   auto inside = [&](const std::string& other) {
     return other.size() > path.size() && other[path.size()] == '.' && other.starts_with(path);
@@ -373,7 +387,7 @@ void Schema::load_entry(const YamlEntry& entry, const std::string& path, const s
   auto place = [&](int line, int column) {
     return fmt::format("{}:{}:{}: {}", file, line, column, quote(path));
   };
-  Key* const key = find(path);
+  Key* const key = find_given(path);
   if (key == nullptr && !is_section(path)) refuse_unknown(path, place(entry.line, entry.column));
   if (key == nullptr && value.kind == YamlNode::Kind::null) return;  // a section left empty
   if (key == nullptr && value.kind != YamlNode::Kind::map) {
@@ -424,7 +438,7 @@ void Schema::override_with(const std::string& assignment) {
                  .remedy = "write the key, `=` and the value without spaces around it"});
   }
   const std::string_view text = rest.substr(equals + 1);
-  Key* const key = find(path);
+  Key* const key = find_given(path);
   if (key == nullptr && is_section(path)) {
     throw Error({.code = ErrorCode::config,
                  .what = fmt::format("`{}` is a section, not a key", path),

@@ -121,6 +121,8 @@ class Schema {
   const std::string& origin(std::string_view path) const;
   // The origin with the key's name, for the `where` of errors raised by later checks.
   const std::string& where(std::string_view path) const;
+  // Whether a config may have it.
+  bool knows(std::string_view path) { return find_given(path) != nullptr || is_section(path); }
   std::vector<std::string> paths() const;               // every key, in the order of declaration
   std::string value_text(std::string_view path) const;  // the value as YAML
   // Records who changed the target afterwards: note("model.vocab", "auto: from the data").
@@ -133,6 +135,9 @@ class Schema {
   Key& declare(std::string path, Key::Type type, Key::Target target);
   const Key& key(std::string_view path) const;  // declared, or MR_CHECK
   Key* find(std::string_view path);             // by path or alias
+  // The same as people write it: a word without its section is the key of that name, where there is
+  // only one.
+  Key* find_given(std::string_view path);
   bool is_section(std::string_view path) const;
   std::string names_in(const std::string& section) const;
   void check_declarations() const;

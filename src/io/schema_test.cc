@@ -63,6 +63,19 @@ TEST_F(SchemaTest, LoadsEveryKind) {
   EXPECT_EQ(settings_.files, (std::vector<std::string>{"a.txt", "b c.txt"}));
 }
 
+TEST_F(SchemaTest, AWordWithoutItsSectionIsTheOnlyKeyOfThatName) {
+  schema_.load_text("batch_size: 5\nvocab: 9\n", "f.yaml");
+  EXPECT_EQ(settings_.batch_size, 5);
+  EXPECT_EQ(settings_.vocab, 9);
+  schema_.override_with("batch_size=7");
+  EXPECT_EQ(settings_.batch_size, 7);
+  EXPECT_NE(load_error("batch_size: 5\ntraining: {batch_size: 6}\n").what.find("given twice"),
+            std::string::npos);
+  int64_t other = 0;
+  schema_.integer("model.batch_size", &other).help("Another of that name.");
+  EXPECT_NE(load_error("batch_size: 5\n").what.find("unknown key"), std::string::npos);
+}
+
 TEST_F(SchemaTest, LoadsJson) {
   schema_.load_text(
       R"({"name": "j", "model": {"vocab": "auto", "dropout": 0.5}, "memory": {"limit": "1MiB"},
@@ -149,7 +162,7 @@ TEST_F(SchemaTest, RefusesBadFiles) {
       {"nmae: x\n", "1:1", "did you mean `name`?"},
       {"training:\n  batchsize: 3\n", "2:3", "did you mean `training.batch_size`?"},
       {"trainnig:\n  batch_size: 3\n", "1:1", "did you mean `training`?"},
-      {"batch_size: 3\n", "1:1", "did you mean `training.batch_size`?"},
+      {"batch_sise: 3\n", "1:1", "did you mean `training.batch_size`?"},
       {"model:\n  batch_sise: 3\n", "2:3", "did you mean `training.batch_size`?"},
       {"training:\n  optimizer:\n    knid: sgd\n", "3:5", "`training.optimizer.kind`?"},
       {"zzzzzzzzzz: 1\n", "1:1", "unknown key `zzzzzzzzzz`"},

@@ -110,6 +110,9 @@ void Settings::declare(Schema& s) {
       .range(1, 1 << 20)
       .help("Sequences per micro-batch; times grad_accum it is the optimisation batch.");
   s.integer("training.grad_accum", &grad_accum).range(1, 1 << 16).help("Micro-batches per update.");
+  s.integer("training.effective_batch", &effective_batch)
+      .range(0, 1e12)
+      .help("batch_size x grad_accum, for whoever likes to write it down; refused when it is not.");
   s.choice("training.precision", &precision, {"auto", "fp32", "tf32", "bf16", "fp16"})
       .help(
           "What the model computes in. bf16, fp16: 16-bit values with 32-bit master weights, fp16 "
@@ -123,10 +126,12 @@ void Settings::declare(Schema& s) {
           "node, each waited for, so that a fault has a name.");
   s.integer("training.max_length", &max_length)
       .range(1, 1 << 20)
+      .alias("training.max_tgt_len")
       .help("Tokens per sequence; of pairs whose sides a model reads apart, of a target.");
   s.integer("training.max_source_length", &max_source_length)
       .range(1, 1 << 20)
       .allow_auto()
+      .alias("training.max_src_len")
       .help("Tokens of a source, where a model reads source and target apart; auto: max_length.");
   s.integer("training.max_steps", &max_steps)
       .range(0, 1e12)

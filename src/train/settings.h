@@ -72,6 +72,7 @@ struct Settings {
   int64_t batch_size = 32, grad_accum = 1, max_length = 128, max_steps = 0, max_tokens = 0,
           num_epochs = 1;
   int64_t max_source_length = -1;  // -1: auto
+  int64_t effective_batch = 0;     // 0: not said
   double label_smoothing = 0;
   OptimizerSettings optimizer;
   ScheduleSettings schedule;
