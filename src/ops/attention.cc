@@ -270,7 +270,10 @@ constexpr CaseSizes kCrossCases[] = {
     {2, 5, 2, 2, 3, false, "lengths", 0.5, 11}, {1, 3, 1, 1, 2, false, "lengths", 0, 131},
     {1, 70, 1, 1, 2, false, "none", 0, 5},      {1, 2, 1, 1, 65, false, "none", 0, 2},
     {1, 3, 2, 1, 8, false, "none", 0, 0},       {2, 0, 2, 1, 8, false, "lengths", 0, 3},
+    {6, 4, 2, 1, 8, false, "lengths", 0, 2},
 };
+constexpr CaseSizes kScaledCases[] = {{2, 6, 2, 2, 4, true, "none", 0},
+                                      {2, 5, 4, 2, 3, false, "lengths", 0, 7}};
 // Too large for a gradient check by differences: kernels against the reference.
 constexpr CaseSizes kLargeCases[] = {
     {1, 131, 2, 1, 16, true, "none", 0},      {1, 130, 2, 2, 17, false, "lengths", 0},
@@ -312,46 +315,39 @@ OpCase make_case(const CaseSizes& s, bool grad) {
   return c;
 }
 
-std::vector<OpCase> cases() {
+std::vector<OpCase> all_cases(bool grad) {
   std::vector<OpCase> list;
-  const auto add = [&](std::span<const CaseSizes> sizes, bool gradient) {
-    for (const CaseSizes& s : sizes) {
-      list.push_back(make_case(s, false));
-      list.back().gradient = gradient;
-    }
+  const auto add = [&](std::span<const CaseSizes> sizes) {
+    for (const CaseSizes& s : sizes) list.push_back(make_case(s, grad));
   };
-  add(kCases, true);
-  list.push_back(make_case({2, 6, 2, 2, 4, true, "none", 0}, false));
-  list.back().attrs.set({"scale", 0.3});
-  add(kLargeCases, false);
-  add(kCrossCases, true);
-  add(kLargeCrossCases, false);
+  add(kCases);
+  add(kCrossCases);
+  for (const CaseSizes& s : kScaledCases) {
+    list.push_back(make_case(s, grad));
+    list.back().attrs.set({"scale", 0.3});
+  }
+  const size_t small = list.size();
+  add(kLargeCases);
+  add(kLargeCrossCases);
+  for (size_t i = small; i < list.size(); ++i) list[i].gradient = false;
   return list;
 }
 
-std::vector<OpCase> grad_cases() {
-  std::vector<OpCase> list;
-  const auto add = [&](std::span<const CaseSizes> sizes) {
-    for (const CaseSizes& s : sizes) list.push_back(make_case(s, true));
-    list.back().attrs.set({"scale", 0.3});
-  };
-  add(kCases);
-  add(kLargeCases);
-  add(kCrossCases);
-  add(kLargeCrossCases);
-  return list;
-}
+std::vector<OpCase> cases() { return all_cases(false); }
+std::vector<OpCase> grad_cases() { return all_cases(true); }
 
 // A layer of an encoder-decoder: the target reads itself, then the source.
 constexpr CaseSizes kBenchmarks[] = {{32, 128, 8, 8, 64, true, "none", 0},
                                      {32, 128, 8, 8, 64, false, "none", 0, 128}};
 
-template <bool kGrad>
-std::vector<OpCase> benchmarks() {
+std::vector<OpCase> benchmarks_of(bool grad) {
   std::vector<OpCase> list;
-  for (const CaseSizes& s : kBenchmarks) list.push_back(make_case(s, kGrad));
+  for (const CaseSizes& s : kBenchmarks) list.push_back(make_case(s, grad));
   return list;
 }
+
+std::vector<OpCase> benchmarks() { return benchmarks_of(false); }
+std::vector<OpCase> grad_benchmarks() { return benchmarks_of(true); }
 
 }  // namespace
 
@@ -366,7 +362,7 @@ const OpCard attention_card = {
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
-    .benchmarks = benchmarks<false>,
+    .benchmarks = benchmarks,
     .full_out = 0b10,
 };
 
@@ -382,7 +378,7 @@ const OpCard attention_grad_card = {
     .reference_f64 = grad_reference<double>,
     .cost = grad_cost,
     .cases = grad_cases,
-    .benchmarks = benchmarks<true>,
+    .benchmarks = grad_benchmarks,
     .full_in = 0b100,
 };
 

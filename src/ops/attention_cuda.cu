@@ -187,10 +187,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const Walk<S::kTile, false> walk(p, blockIdx.x);
   const Mask& mask = walk.mask;
   const Dropout dropout(p);
-  const T* const qkv = static_cast<const T*>(p.qkv);
+  const T* const kv = static_cast<const T*>(p.kv);
   const int first_row = walk.own + down() * S::kRows;
 
-  load_tile<S>(p, q, qkv + packed_at(p, walk.b, walk.own, walk.head), packed_row(p),
+  load_tile<S>(p, q, static_cast<const T*>(p.q) + q_at(p, walk.b, walk.own, walk.head), p.q_row,
                p.T - walk.own);
   float top[S::kRows], sum[S::kRows], out[S::kRows][S::kColumns] = {};
   int segment[S::kRows];
@@ -204,14 +204,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (Step step = walk.find(0); step.at < walk.limit; step = walk.find(step.at + 1)) {
     const int j0 = walk.key(step.at);
     __syncthreads();
-    load_tile<S>(p, k, qkv + packed_at(p, walk.b, j0, p.H + walk.key_head()), packed_row(p),
-                 mask.end - j0);
-    load_tile<S>(p, v, qkv + packed_at(p, walk.b, j0, p.H + p.G + walk.key_head()), packed_row(p),
-                 mask.end - j0);
+    load_tile<S>(p, k, kv + kv_at(p, walk.b, j0, walk.key_head()), p.kv_row, mask.end - j0);
+    load_tile<S>(p, v, kv + kv_at(p, walk.b, j0, p.G + walk.key_head()), p.kv_row, mask.end - j0);
     if (threadIdx.x < S::kTile) segments[threadIdx.x] = mask.segment(j0 + threadIdx.x);
     if (p.key)
-      dropout.fill<S::kTile, S::kTile, kThreads>(
-          kept, row_at(p, walk.b, walk.head, walk.own) * p.T + j0, p.T, threadIdx.x);
+      dropout.fill<S::kTile, S::kTile, kThreads>(kept, pair_at(p, walk.b, walk.head, walk.own, j0),
+                                                 p.S, threadIdx.x);
     __syncthreads();
 
     float scores[S::kRows][S::kRows];
@@ -289,18 +287,18 @@ __device__ __forceinline__ void backward_block(const AttentionProblem& p,
   const Walk<S::kTile, kKeys> walk(p, index);
   const Mask& mask = walk.mask;
   const Dropout dropout(p);
-  const T* const qkv = static_cast<const T*>(p.qkv);
+  const T *const queries = static_cast<const T*>(p.q), *const kv = static_cast<const T*>(p.kv);
   const T* const dout = static_cast<const T*>(gradient.dout);
   const Int out_row = Int{p.H} * p.K;
   const int first_row = walk.own + down() * S::kRows;
 
   const auto load_queries = [&](float* q, float* d_out, int h, int i) {
-    load_tile<S>(p, q, qkv + packed_at(p, walk.b, i, h), packed_row(p), p.T - i);
+    load_tile<S>(p, q, queries + q_at(p, walk.b, i, h), p.q_row, p.T - i);
     load_tile<S>(p, d_out, dout + out_at(p, walk.b, i, h), out_row, p.T - i);
   };
   const auto load_keys = [&](float* k, float* v, int g, int j) {
-    load_tile<S>(p, k, qkv + packed_at(p, walk.b, j, p.H + g), packed_row(p), mask.end - j);
-    load_tile<S>(p, v, qkv + packed_at(p, walk.b, j, p.H + p.G + g), packed_row(p), mask.end - j);
+    load_tile<S>(p, k, kv + kv_at(p, walk.b, j, g), p.kv_row, mask.end - j);
+    load_tile<S>(p, v, kv + kv_at(p, walk.b, j, p.G + g), p.kv_row, mask.end - j);
   };
   if (kKeys)
     load_keys(own, own_pair, walk.head, walk.own);
@@ -335,8 +333,7 @@ __device__ __forceinline__ void backward_block(const AttentionProblem& p,
     }
     if (p.key)
       dropout.fill<S::kTile, S::kTile, kThreads>(
-          kept, row_at(p, walk.b, h, walk.query(step.at)) * p.T + walk.key(step.at), p.T,
-          threadIdx.x);
+          kept, pair_at(p, walk.b, h, walk.query(step.at), walk.key(step.at)), p.S, threadIdx.x);
     __syncthreads();
 
     float probability[S::kRows][S::kRows], upper[S::kRows][S::kRows];
@@ -382,12 +379,12 @@ __device__ __forceinline__ void backward_block(const AttentionProblem& p,
     accumulate<S>(scores, other, sums);
   }
 
-  T* const dqkv = static_cast<T*>(gradient.dqkv);
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r) {
     const int t = first_row + r;
-    if (t >= p.T) continue;
-    T* const to = dqkv + packed_at(p, walk.b, t, kKeys ? p.H + walk.head : walk.head);
+    if (t >= (kKeys ? p.S : p.T)) continue;
+    T* const to = kKeys ? static_cast<T*>(gradient.dkv) + kv_at(p, walk.b, t, walk.head)
+                        : static_cast<T*>(gradient.dq) + q_at(p, walk.b, t, walk.head);
     store_row<S>(p, to, sums[r], p.scale);
     if (kKeys) store_row<S>(p, to + Int{p.G} * p.K, sums_pair[r], 1.0f);
   }
@@ -487,12 +484,12 @@ void attention_tiled(const AttentionProblem& p, const AttentionResult& result,
 
 void attention_tiled_gradient(const AttentionProblem& p, const AttentionGradient& gradient,
                               cudaStream_t stream) {
-  if (p.B == 0 || p.T == 0) return;
   attention_delta(p, gradient, stream);
   with_tiling(p, [&](auto tiling, auto number) {
     using S = decltype(tiling);
-    const unsigned tiles = static_cast<unsigned>(p.B * pieces(p.T, S::kTile));
-    const unsigned key_blocks = tiles * p.G, blocks = key_blocks + tiles * p.H;
+    const auto key_blocks = static_cast<unsigned>(p.B * p.G * pieces(p.S, S::kTile));
+    const auto blocks = key_blocks + static_cast<unsigned>(p.B * p.H * pieces(p.T, S::kTile));
+    if (blocks == 0) return;
     backward_kernel<S, decltype(number)>
         <<<blocks, kThreads, S::kBackwardBytes, stream>>>(p, gradient, key_blocks);
   });
@@ -501,6 +498,7 @@ void attention_tiled_gradient(const AttentionProblem& p, const AttentionGradient
 void attention_delta(const AttentionProblem& p, const AttentionGradient& gradient,
                      cudaStream_t stream) {
   const int64_t rows = int64_t{p.B} * p.T * p.H;
+  if (rows == 0) return;
   constexpr int kRows = kThreads / kDeltaLanes;
   const auto blocks = static_cast<unsigned>((rows + kRows - 1) / kRows);
   with_type(p.dtype,

@@ -12,18 +12,22 @@ namespace millrace::cuda::attention {
 
 // --- where things lie, in elements
 
-// `head` counts through one token of qkv: H query heads, G key heads, G value heads.
-__device__ __forceinline__ Int packed_row(const AttentionProblem& p) {
-  return Int{p.H + 2 * p.G} * p.K;
+__device__ __forceinline__ Int q_at(const AttentionProblem& p, int b, int t, int h) {
+  return (Int{b} * p.T + t) * p.q_row + Int{h} * p.K;
 }
-__device__ __forceinline__ Int packed_at(const AttentionProblem& p, int b, int t, int head) {
-  return (Int{b} * p.T + t) * packed_row(p) + Int{head} * p.K;
+// `head` counts through G key heads, then G value heads.
+__device__ __forceinline__ Int kv_at(const AttentionProblem& p, int b, int s, int head) {
+  return (Int{b} * p.S + s) * p.kv_row + p.kv_first + Int{head} * p.K;
 }
 __device__ __forceinline__ Int out_at(const AttentionProblem& p, int b, int t, int h) {
   return ((Int{b} * p.T + t) * p.H + h) * p.K;
 }
 __device__ __forceinline__ Int row_at(const AttentionProblem& p, int b, int h, int t) {
   return (Int{b} * p.H + h) * p.T + t;
+}
+// The number of a score: what its dropout is drawn by.
+__device__ __forceinline__ Int pair_at(const AttentionProblem& p, int b, int h, int t, int s) {
+  return row_at(p, b, h, t) * p.S + s;
 }
 
 __host__ __device__ constexpr int pieces(int whole, int part) { return (whole + part - 1) / part; }
@@ -40,13 +44,13 @@ struct Range {
 };
 
 struct Mask {
-  int T, end;  // keys from `end` on do not count
+  int T, end;  // queries; keys from `end` on do not count
   bool causal;
   const int* segments;  // of this row of the batch, or null
 
   __device__ Mask(const AttentionProblem& p, int b)
       : T(p.T),
-        end(p.lengths ? min(max(p.lengths[b], 0), p.T) : p.T),
+        end(p.lengths ? min(max(p.lengths[b], 0), p.S) : p.S),
         causal(p.causal),
         segments(p.segments ? p.segments + Int{b} * p.T : nullptr) {}
 
@@ -80,7 +84,7 @@ template <int kTile, bool kKeys>
 struct Walk {
   static constexpr int kHeadsAtOnce = 32;
 
-  int tiles, group, head;
+  int query_tiles, group, head;
   int own;  // the first query or key of the block
   int b;
   Mask mask;
@@ -88,20 +92,22 @@ struct Walk {
   int limit;  // of the steps
 
   __device__ Walk(const AttentionProblem& p, unsigned index)
-      : tiles(pieces(p.T, kTile)),
+      : query_tiles(pieces(p.T, kTile)),
         group(p.H / p.G),
         b(place(p, index)),
         mask(p, b),
         range(mask.range(own, kTile)) {
     if (kKeys)
-      limit = own < mask.end ? group * tiles : 0;
+      limit = own < mask.end ? group * query_tiles : 0;
     else
       limit = pieces(mask.causal ? min(mask.end, own + kTile) : mask.end, kTile);
   }
 
   __device__ int key_head() const { return kKeys ? head : head / group; }
-  __device__ int query_head(int step) const { return kKeys ? head * group + step / tiles : head; }
-  __device__ int other(int step) const { return (kKeys ? step % tiles : step) * kTile; }
+  __device__ int query_head(int step) const {
+    return kKeys ? head * group + step / query_tiles : head;
+  }
+  __device__ int other(int step) const { return (kKeys ? step % query_tiles : step) * kTile; }
   __device__ int query(int step) const { return kKeys ? other(step) : own; }
   __device__ int key(int step) const { return kKeys ? own : other(step); }
 
@@ -122,7 +128,7 @@ struct Walk {
  private:
   // Sets head and own, returns the row of the batch.
   __device__ int place(const AttentionProblem& p, unsigned index) {
-    const int heads = kKeys ? p.G : p.H;
+    const int heads = kKeys ? p.G : p.H, tiles = kKeys ? pieces(p.S, kTile) : query_tiles;
     const unsigned round = index / (kHeadsAtOnce * tiles);
     const unsigned rest = index - round * kHeadsAtOnce * tiles;
     const int first = static_cast<int>(round) * kHeadsAtOnce;
@@ -156,22 +162,23 @@ struct Dropout {
       bits |= static_cast<unsigned>(keep_in_block(draws, i, threshold)) << i;
     return bits;
   }
-  // Of eight elements; they lie in two blocks of draws when T is no multiple of 8.
+  // Of eight elements; they lie in two blocks of draws when S is no multiple of 8.
   __device__ unsigned byte(Int element) const {
     const int shift = static_cast<int>(element & 7);
     unsigned bits = aligned_byte(element >> 3);
     if (shift != 0) bits = (bits | aligned_byte((element >> 3) + 1) << 8) >> shift;
     return bits & 0xffu;
   }
-  // Of kKeys keys for each of kQueries queries. `element` is that of the first score.
+  // Of kKeys keys for each of kQueries queries. `element` is that of the first score; S: from one
+  // query to the next.
   template <int kQueries, int kKeys, int kThreads>
-  __device__ void fill(unsigned char* bits, Int element, int T, int thread) const {
+  __device__ void fill(unsigned char* bits, Int element, int S, int thread) const {
     constexpr int kBytes = kKeys / 8, kAll = kQueries * kBytes;
 #pragma unroll 2
     for (int part = 0; part < pieces(kAll, kThreads); ++part) {
       const int x = part * kThreads + thread;
       if (kAll % kThreads == 0 || x < kAll)
-        bits[x] = static_cast<unsigned char>(byte(element + Int{x / kBytes} * T + x % kBytes * 8));
+        bits[x] = static_cast<unsigned char>(byte(element + Int{x / kBytes} * S + x % kBytes * 8));
     }
   }
 };

@@ -10,11 +10,14 @@
 namespace millrace::cuda {
 
 struct AttentionProblem {
-  DType dtype = DType::f32;   // of qkv, out and their gradients
-  const void* qkv = nullptr;  // [B,T,(H+2G)K]
+  DType dtype = DType::f32;  // of q, kv, out and their gradients
+  const void *q = nullptr, *kv = nullptr;
   // What there is none of is null: keys that count [B], segments [B,T], the random key of dropout.
   const int32_t *lengths = nullptr, *segments = nullptr, *key = nullptr;
-  int B = 0, T = 0, H = 0, G = 0, K = 0;
+  int B = 0, T = 0, S = 0, H = 0, G = 0, K = 0;
+  // Elements of a token where queries lie, where keys and values lie, and before its first key
+  // head.
+  int64_t q_row = 0, kv_row = 0, kv_first = 0;
   bool causal = false;
   float scale = 0;
   int64_t stream = 0;
@@ -30,8 +33,8 @@ struct AttentionResult {
 struct AttentionGradient {
   const void *out, *dout;
   const float* lse;
-  float* delta;  // workspace [B,H,T]: sums of out * dout
-  void* dqkv;
+  float* delta;    // workspace [B,H,T]: sums of out * dout
+  void *dq, *dkv;  // laid out as q and kv
 };
 
 enum class AttentionPass { forward, backward };

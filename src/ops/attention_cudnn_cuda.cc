@@ -3,10 +3,10 @@
 // of NVIDIA's documentation of scaled dot product attention (cuDNN backend, "Fused attention") and
 // of cudnn-frontend's open source: other graphs of the same value are not recognised.
 //
-// q, k and v are read from the packed buffer by strides, dq, dk and dv written to theirs.
+// q, k and v are read from their packed buffers by strides, dq, dk and dv written to theirs.
 //
 // Backward is deterministic because dQ is a product like the others: dS goes through workspace,
-// [B,H,T,T] halves. Where the graph has dQ in f32 in memory, the library adds it up by atomics.
+// [B,H,T,S] halves. Where the graph has dQ in f32 in memory, the library adds it up by atomics.
 #include "ops/attention_cudnn_cuda.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * k
 
 // Where the memory of a tensor of the graph is found when a plan is bound.
 struct Place {
-  enum class Buffer { input, output, row_sums, dq_sums, full_lengths };
+  enum class Buffer { input, output, row_sums, dq_sums, all_queries, all_keys };
   int64_t id = 0;
   Buffer buffer = Buffer::input;
   size_t index = 0;    // of the input or output
@@ -72,6 +72,7 @@ class AttentionGraph {
 
  private:
   using Buffer = Place::Buffer;
+  enum class Part { keys, values };
 
   Tensor memory(CudnnGraph::Sizes sizes, CudnnGraph::Sizes strides, cudnnDataType_t type,
                 Place place) {
@@ -80,15 +81,25 @@ class AttentionGraph {
     places_.push_back(place);
     return made;
   }
-  // `count` heads of the packed buffer, the first of them `first` heads in: [B,count,T,K].
-  Tensor heads(Buffer buffer, size_t index, int64_t first, int64_t count) {
-    return memory({s_.B, count, s_.T, s_.K}, {s_.T * s_.q_row(), s_.K, s_.q_row(), 1}, half_,
-                  {.buffer = buffer, .index = index, .halves = first * s_.K});
+  // The queries or their gradient: [B,H,T,K].
+  Tensor query_heads(Buffer buffer) {
+    return memory({s_.B, s_.H, s_.T, s_.K}, {s_.T * s_.q_row(), s_.K, s_.q_row(), 1}, half_,
+                  {.buffer = buffer, .index = 0});
   }
-  // The same with the last two dimensions exchanged.
-  Tensor heads_transposed(size_t index, int64_t first, int64_t count) {
-    return memory({s_.B, count, s_.K, s_.T}, {s_.T * s_.q_row(), s_.K, 1, s_.q_row()}, half_,
-                  {.buffer = Buffer::input, .index = index, .halves = first * s_.K});
+  // Keys, values or their gradients: [B,G,S,K].
+  Tensor key_heads(Buffer buffer, Part part) {
+    return memory({s_.B, s_.G, s_.S, s_.K}, {s_.S * s_.kv_row(), s_.K, s_.kv_row(), 1}, half_,
+                  key_place(buffer, part));
+  }
+  // Keys or values with the last two dimensions exchanged.
+  Tensor key_heads_transposed(Part part) {
+    return memory({s_.B, s_.G, s_.K, s_.S}, {s_.S * s_.kv_row(), s_.K, 1, s_.kv_row()}, half_,
+                  key_place(Buffer::input, part));
+  }
+  Place key_place(Buffer buffer, Part part) const {
+    return {.buffer = buffer,
+            .index = buffer == Buffer::input ? s_.kv_input : s_.kv_output,
+            .halves = part == Part::keys ? s_.k_at(0, 0, 0) : s_.v_at(0, 0, 0)};
   }
   Tensor out_heads(Buffer buffer, size_t index) {
     return memory({s_.B, s_.H, s_.T, s_.K}, {s_.T * s_.H * s_.K, s_.K, s_.H * s_.K, 1}, half_,
@@ -105,7 +116,7 @@ class AttentionGraph {
   }
 
   CudnnGraph::Sizes rows() const { return {s_.B, s_.H, s_.T, 1}; }
-  CudnnGraph::Sizes pairs() const { return {s_.B, s_.H, s_.T, s_.T}; }
+  CudnnGraph::Sizes pairs() const { return {s_.B, s_.H, s_.T, s_.S}; }
   Tensor pointwise(cudnnPointwiseMode_t mode, std::initializer_list<Tensor> in) {
     const Tensor out = graph_.intermediate(in.begin()->sizes);
     graph_.pointwise(mode, in, out);
@@ -133,17 +144,17 @@ class AttentionGraph {
   cudnnDataType_t half_;
   CudnnGraph graph_;
   std::vector<Place> places_;
-  Tensor query_lengths_, key_lengths_;  // none: T
+  Tensor query_lengths_, key_lengths_;  // none: T, S
   int64_t row_sum_bytes_ = 0, dq_sum_bytes_ = 0;
 };
 
 // The library masks queries as well as keys; ours all count, so their length is T everywhere.
 void AttentionGraph::use_lengths() {
   const CudnnGraph::Sizes batch{s_.B, 1, 1, 1}, strides{1, 1, 1, 1};
-  const Place full{.buffer = Buffer::full_lengths},
+  const Place all{.buffer = Buffer::all_keys},
       given{.buffer = Buffer::input, .index = s_.mask_input};
-  query_lengths_ = memory(batch, strides, CUDNN_DATA_INT32, full);
-  key_lengths_ = memory(batch, strides, CUDNN_DATA_INT32, s_.mask == Mask::lengths ? given : full);
+  query_lengths_ = memory(batch, strides, CUDNN_DATA_INT32, {.buffer = Buffer::all_queries});
+  key_lengths_ = memory(batch, strides, CUDNN_DATA_INT32, s_.mask == Mask::lengths ? given : all);
 }
 
 Tensor AttentionGraph::index(int64_t axis, Tensor scores, cudnnDataType_t compute) {
@@ -181,9 +192,9 @@ Tensor AttentionGraph::masked(Tensor scores) {
 }
 
 Built AttentionGraph::forward(cudnnHandle_t handle) && {
-  const Tensor q = heads(Buffer::input, 0, 0, s_.H);
-  const Tensor k = heads_transposed(0, s_.H, s_.G);
-  const Tensor v = heads(Buffer::input, 0, s_.H + s_.G, s_.G);
+  const Tensor q = query_heads(Buffer::input);
+  const Tensor k = key_heads_transposed(Part::keys);
+  const Tensor v = key_heads(Buffer::input, Part::values);
   const Tensor out = out_heads(Buffer::output, 0);
   const Tensor lse = row_values(Buffer::output, 1);
   if (s_.mask == Mask::lengths) use_lengths();
@@ -205,8 +216,9 @@ Built AttentionGraph::forward(cudnnHandle_t handle) && {
 }
 
 Tensor AttentionGraph::transposed(Tensor pairs_tensor) {
-  const int64_t square = s_.T * s_.T;
-  const Tensor out = graph_.intermediate(pairs(), {s_.H * square, square, 1, s_.T}, half_);
+  const int64_t scores = s_.T * s_.S;
+  const Tensor out =
+      graph_.intermediate({s_.B, s_.H, s_.S, s_.T}, {s_.H * scores, scores, 1, s_.S}, half_);
   graph_.reshape(pairs_tensor, out);
   return out;
 }
@@ -215,24 +227,24 @@ Tensor AttentionGraph::transposed(Tensor pairs_tensor) {
 void AttentionGraph::sum_over_queries(Tensor pairs_tensor, Tensor per_query, Tensor out) {
   const CudnnGraph::MatmulSizes counted{.m = key_lengths_, .n = {}, .k = query_lengths_};
   if (s_.H == s_.G) return graph_.matmul(transposed(pairs_tensor), per_query, out, counted);
-  const Tensor each = graph_.intermediate({s_.B, s_.H, s_.T, s_.K}, half_);
+  const Tensor each = graph_.intermediate({s_.B, s_.H, s_.S, s_.K}, half_);
   graph_.matmul(transposed(pairs_tensor), per_query, each, counted);
   graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
 Built AttentionGraph::backward(cudnnHandle_t handle, bool any_order) && {
-  const Tensor q = heads(Buffer::input, 0, 0, s_.H);
-  const Tensor k = heads_transposed(0, s_.H, s_.G);
-  const Tensor v = heads_transposed(0, s_.H + s_.G, s_.G);
+  const Tensor q = query_heads(Buffer::input);
+  const Tensor k = key_heads_transposed(Part::keys);
+  const Tensor v = key_heads_transposed(Part::values);
   const Tensor out = out_heads(Buffer::input, 1);
   const Tensor lse = row_values(Buffer::input, 2);
   const Tensor dout = out_heads(Buffer::input, 3);
-  const Tensor dq = heads(Buffer::output, 0, 0, s_.H);
-  const Tensor dk = heads(Buffer::output, 0, s_.H, s_.G);
-  const Tensor dv = heads(Buffer::output, 0, s_.H + s_.G, s_.G);
-  // What a tile has beyond T counts as score 0 in some versions, and exp(0 - lse) may be infinite:
-  // pytorch issue 196678, cudnn-frontend issue 1072. Lengths prevent that.
-  if (s_.mask == Mask::lengths || s_.T % kTile != 0) use_lengths();
+  const Tensor dq = query_heads(Buffer::output);
+  const Tensor dk = key_heads(Buffer::output, Part::keys);
+  const Tensor dv = key_heads(Buffer::output, Part::values);
+  // What a tile has beyond T or S counts as score 0 in some versions, and exp(0 - lse) may be
+  // infinite: pytorch issue 196678, cudnn-frontend issue 1072. Lengths prevent that.
+  if (s_.mask == Mask::lengths || s_.T % kTile != 0 || s_.S % kTile != 0) use_lengths();
   const CudnnGraph::MatmulSizes counted{.m = query_lengths_, .n = key_lengths_, .k = {}};
 
   // rowsum(dO O): the pattern has it in memory, and times what dropout would divide it by.
@@ -268,16 +280,22 @@ Built AttentionGraph::backward(cudnnHandle_t handle, bool any_order) && {
 std::string refusal(const OpSite& site, const AttentionSite& s, bool backward) {
   const DType dtype = site.in[0].dtype;
   if (!is_half(dtype)) return "wants bf16 or f16";
-  if (site.out[0].dtype != dtype ||
-      (backward && (site.in[1].dtype != dtype || site.in[3].dtype != dtype)))
+  if (site.in[s.kv_input].dtype != dtype || site.out[0].dtype != dtype ||
+      (backward && (site.in[1].dtype != dtype || site.in[3].dtype != dtype ||
+                    site.out[s.kv_output].dtype != dtype)))
     return "wants one half type";
-  if (s.cross) return "no cross attention";
   if (s.mask == Mask::segments) return "no segment masks";
   if (s.dropout > 0) return "no dropout from our random numbers";
   if (s.K % 8 != 0 || s.K > 256) return "head_dim is not a multiple of 8 up to 256";
-  if (s.B == 0 || s.T < 2) return "too few rows";
+  if (s.B == 0 || s.T < 2 || s.S < 2) return "too few rows";
   if (!(s.scale > 0)) return "scale is not positive";
   return "";
+}
+
+// As the remembered cost of a fixed order names them.
+std::string sizes_text(const AttentionSite& s) {
+  const std::string over = s.cross ? fmt::format(" over {}", s.S) : "";
+  return fmt::format("{}x{}x{}x{}x{}{}", s.B, s.T, s.H, s.G, s.K, over);
 }
 
 // Plans by what they were made for. They stay: kernels compiled at run time are unloaded with their
@@ -294,10 +312,9 @@ class Plans {
     if (std::string why = refusal(site, s, backward); !why.empty())
       return {nullptr, std::move(why)};
     static Plans& plans = *new Plans;  // the library may be gone before a static is destroyed
-    const std::string key =
-        fmt::format("{} {} {}x{}x{}x{}x{} causal={} lengths={} scale={} handle={}", backward,
-                    dtype_name(site.in[0].dtype), s.B, s.T, s.H, s.G, s.K, s.causal,
-                    s.mask == Mask::lengths, s.scale, fmt::ptr(context.cudnn()));
+    const std::string key = fmt::format(
+        "{} {} {} causal={} lengths={} scale={} handle={}", backward, dtype_name(site.in[0].dtype),
+        sizes_text(s), s.causal, s.mask == Mask::lengths, s.scale, fmt::ptr(context.cudnn()));
     const std::lock_guard lock(plans.mutex_);
     const auto [entry, added] = plans.entries_.try_emplace(key);
     if (added) entry->second = make(s, site.in[0].dtype, context, backward);
@@ -343,7 +360,7 @@ std::string detail(const OpSite& site, Context& context) {
 struct Bound {
   std::shared_ptr<const Built> built;
   cudnnHandle_t handle = nullptr;
-  std::optional<DeviceBytes> full_lengths;
+  std::optional<DeviceBytes> all_queries, all_keys;  // [B]: T, S
   std::optional<CudnnDescriptor> pack;
 
   void run(cudaStream_t stream) const {
@@ -357,7 +374,10 @@ std::shared_ptr<const Bound> bound_plan(std::shared_ptr<const Built> built, cons
   auto bound = std::make_shared<Bound>();
   bound->built = std::move(built);
   bound->handle = context.cudnn();
-  const std::vector<int32_t> lengths(static_cast<size_t>(s.B), static_cast<int32_t>(s.T));
+  const auto lengths = [&](std::optional<DeviceBytes>& on_device, int64_t length) {
+    const std::vector<int32_t> all(static_cast<size_t>(s.B), static_cast<int32_t>(length));
+    return on_device.emplace(all.data(), std::ssize(all) * 4).data();
+  };
   const auto start = static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.workspace));
   auto* row_sums = static_cast<std::byte*>(call.workspace) + (padded(start) - start);
 
@@ -377,10 +397,11 @@ std::shared_ptr<const Bound> bound_plan(std::shared_ptr<const Built> built, cons
       case Place::Buffer::dq_sums:
         base = row_sums + bound->built->dq_sums_at();
         break;
-      case Place::Buffer::full_lengths:
-        if (!bound->full_lengths)
-          bound->full_lengths.emplace(lengths.data(), std::ssize(lengths) * 4);
-        base = bound->full_lengths->data();
+      case Place::Buffer::all_queries:
+        base = lengths(bound->all_queries, s.T);
+        break;
+      case Place::Buffer::all_keys:
+        base = lengths(bound->all_keys, s.S);
         break;
     }
     pointers.emplace_back(place.id, static_cast<uint16_t*>(base) + place.halves);
@@ -400,9 +421,13 @@ void run(const Call& call) {
   static_cast<const Bound*>(call.prepared)->run(call.stream);
   const AttentionSite s = attention_site(call.site, backward ? 4 : 1);
   if (s.mask != Mask::lengths) return;
-  const int64_t halves = s.T * (backward ? s.q_row() : s.H * s.K);
-  clear_empty_batches(call.ids(s.mask_input), s.B, call.out_data[0], halves / 8,
-                      backward ? nullptr : call.out(1), s.H * s.T, call.stream);
+  const auto clear = [&](size_t output, float* rows) {
+    const int64_t halves = call.out_type(output).numel() / s.B;
+    clear_empty_batches(call.ids(s.mask_input), s.B, call.out_data[output], halves / 8, rows,
+                        s.H * s.T, call.stream);
+  };
+  clear(0, backward ? nullptr : call.out(1));
+  if (backward && s.cross) clear(s.kv_output, nullptr);
 }
 
 // With random memory of its own.
@@ -416,7 +441,8 @@ double seconds_of_plan(std::shared_ptr<const Built> built, const OpSite& site,
   };
   std::vector<const void*> in;
   for (const TensorType& type : site.in) in.push_back(random(type));
-  void* const out[] = {random(site.out[0])};
+  std::vector<void*> out;
+  for (const TensorType& type : site.out) out.push_back(random(type));
   const DeviceBytes workspace(built->workspace_bytes());
   const auto bound = bound_plan(
       std::move(built), s, {site, in, out, workspace.data(), nullptr, context.stream()}, context);
@@ -429,9 +455,8 @@ std::optional<double> order_seconds(const OpSite& site, Context& context) {
   const AttentionSite s = attention_site(site, 4);
   // With lengths, what would be timed is not what runs.
   if (s.mask != Mask::none) return {};
-  const std::string key =
-      fmt::format("order attention_grad {} {}x{}x{}x{}x{} causal={}", dtype_name(site.in[0].dtype),
-                  s.B, s.T, s.H, s.G, s.K, s.causal);
+  const std::string key = fmt::format("order attention_grad {} {} causal={}",
+                                      dtype_name(site.in[0].dtype), sizes_text(s), s.causal);
   std::optional<int64_t> nanoseconds = context.choices().number(key);
   if (!nanoseconds && !context.choices().may_time()) return {};
   if (!nanoseconds) try {

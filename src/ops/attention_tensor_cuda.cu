@@ -200,22 +200,22 @@ __global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2)
   const Walk<kTile, false> walk(p, blockIdx.x);
   const Mask& mask = walk.mask;
   const Dropout dropout(p);
-  const T* const qkv = static_cast<const T*>(p.qkv);
+  const T* const kv = static_cast<const T*>(p.kv);
   const int first_row = warp() * kWarpRows + row();  // in the tile
   const float scale = p.scale * kLog2E;              // scores are exponents of 2
 
   const auto load = [&](int step, int stage) {
     const int j = walk.key(step), g = walk.key_head();
-    keys(stage).load(p, qkv + packed_at(p, walk.b, j, p.H + g), packed_row(p), mask.end - j);
-    values(stage).load(p, qkv + packed_at(p, walk.b, j, p.H + p.G + g), packed_row(p),
-                       mask.end - j);
+    keys(stage).load(p, kv + kv_at(p, walk.b, j, g), p.kv_row, mask.end - j);
+    values(stage).load(p, kv + kv_at(p, walk.b, j, p.G + g), p.kv_row, mask.end - j);
     if (mask.segments && threadIdx.x < kTile)
       copy_async<4>(segments + stage * kTile + threadIdx.x,
                     mask.segments + min(j + static_cast<int>(threadIdx.x), p.T - 1), true);
   };
 
   Step step = walk.find(0);
-  q.load(p, qkv + packed_at(p, walk.b, walk.own, walk.head), packed_row(p), p.T - walk.own);
+  q.load(p, static_cast<const T*>(p.q) + q_at(p, walk.b, walk.own, walk.head), p.q_row,
+         p.T - walk.own);
   if (step.at < walk.limit) load(step.at, 0);
   commit_copies();
 
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2)
     if (p.key)
       dropout.fill<kWarpRows, kTile, kWarp>(
           kept + warp() * kWarpRows * (kTile / 8),
-          row_at(p, walk.b, walk.head, walk.own + warp() * kWarpRows) * p.T + j0, p.T, lane());
+          pair_at(p, walk.b, walk.head, walk.own + warp() * kWarpRows, j0), p.S, lane());
     wait_copies<1>();
     __syncthreads();
     if (!q_loaded) {
@@ -363,18 +363,18 @@ __device__ __forceinline__ void backward_block(const AttentionProblem& p,
   const Walk<kTile, kKeys> walk(p, index);
   const Mask& mask = walk.mask;
   const Dropout dropout(p);
-  const T* const qkv = static_cast<const T*>(p.qkv);
+  const T *const queries = static_cast<const T*>(p.q), *const kv = static_cast<const T*>(p.kv);
   const T* const dout = static_cast<const T*>(gradient.dout);
   const int first_row = warp() * kWarpRows + row();
   const float scale = p.scale * kLog2E;
 
   const auto load_queries = [&](const Rows& q, const Rows& d_out, int h, int i) {
-    q.load(p, qkv + packed_at(p, walk.b, i, h), packed_row(p), p.T - i);
+    q.load(p, queries + q_at(p, walk.b, i, h), p.q_row, p.T - i);
     d_out.load(p, dout + out_at(p, walk.b, i, h), Int{p.H} * p.K, p.T - i);
   };
   const auto load_keys = [&](const Rows& k, const Rows& v, int g, int j) {
-    k.load(p, qkv + packed_at(p, walk.b, j, p.H + g), packed_row(p), mask.end - j);
-    v.load(p, qkv + packed_at(p, walk.b, j, p.H + p.G + g), packed_row(p), mask.end - j);
+    k.load(p, kv + kv_at(p, walk.b, j, g), p.kv_row, mask.end - j);
+    v.load(p, kv + kv_at(p, walk.b, j, p.G + g), p.kv_row, mask.end - j);
   };
   const auto load = [&](int at, int stage) {
     const int x0 = walk.other(at), x = static_cast<int>(threadIdx.x) % kTile;
@@ -422,9 +422,8 @@ __device__ __forceinline__ void backward_block(const AttentionProblem& p,
     if (p.key)
       dropout.fill<kTile, kTile, kThreads>(
           kept,
-          row_at(p, walk.b, walk.query_head(step.at), walk.query(step.at)) * p.T +
-              walk.key(step.at),
-          p.T, threadIdx.x);
+          pair_at(p, walk.b, walk.query_head(step.at), walk.query(step.at), walk.key(step.at)), p.S,
+          threadIdx.x);
     wait_copies<1>();
     __syncthreads();
     if (kResident && !left_loaded) {
@@ -535,12 +534,13 @@ __device__ __forceinline__ void backward_block(const AttentionProblem& p,
 
   wait_copies<0>();
   __syncthreads();
-  T* const to = static_cast<T*>(gradient.dqkv) +
-                packed_at(p, walk.b, walk.own, kKeys ? p.H + walk.head : walk.head);
-  own.store(p, sums, {p.scale, p.scale}, to, packed_row(p), p.T - walk.own);
+  T* const to = kKeys ? static_cast<T*>(gradient.dkv) + kv_at(p, walk.b, walk.own, walk.head)
+                      : static_cast<T*>(gradient.dq) + q_at(p, walk.b, walk.own, walk.head);
+  const Int stride = kKeys ? p.kv_row : p.q_row;
+  const int rows = (kKeys ? p.S : p.T) - walk.own;
+  own.store(p, sums, {p.scale, p.scale}, to, stride, rows);
   if (kKeys)
-    own_pair.store(p, sums_pair, {p.keep_scale, p.keep_scale}, to + Int{p.G} * p.K, packed_row(p),
-                   p.T - walk.own);
+    own_pair.store(p, sums_pair, {p.keep_scale, p.keep_scale}, to + Int{p.G} * p.K, stride, rows);
 }
 
 // Both kinds of blocks in one launch, so that few rows still fill the GPU.
@@ -605,12 +605,12 @@ void attention_tensor(const AttentionProblem& p, const AttentionResult& result,
 
 void attention_tensor_gradient(const AttentionProblem& p, const AttentionGradient& gradient,
                                cudaStream_t stream) {
-  if (p.B == 0 || p.T == 0) return;
   attention_delta(p, gradient, stream);
   with_width(p, [&](auto number, auto width) {
     using T = decltype(number);
-    const unsigned tiles = static_cast<unsigned>(p.B * pieces(p.T, kTile));
-    const unsigned key_blocks = tiles * p.G, blocks = key_blocks + tiles * p.H;
+    const auto key_blocks = static_cast<unsigned>(p.B * p.G * pieces(p.S, kTile));
+    const auto blocks = key_blocks + static_cast<unsigned>(p.B * p.H * pieces(p.T, kTile));
+    if (blocks == 0) return;
     backward_kernel<T, width()>
         <<<blocks, kThreads, kBackwardBytes<T, width()>, stream>>>(p, gradient, key_blocks);
   });

@@ -1,6 +1,7 @@
 // cross_entropy and its gradient on a GPU: the hooks.
 #include "ops/cross_entropy_cuda.h"
 
+#include "ops/label_smoothing.h"
 #include "ops/row_hooks_cuda.h"
 
 namespace millrace::cuda {
@@ -11,8 +12,12 @@ CrossEntropyRows rows_of(const OpSite& site, int multiprocessors) {
   return {logits.dtype, logits.shape[0], logits.shape[1], multiprocessors};
 }
 
+LabelFloats label_of(const OpSite& site) {
+  const LabelShares label(site.attrs, site.in[0].shape[1]);
+  return {static_cast<float>(label.on), static_cast<float>(label.off)};
+}
+
 std::string decline(const OpSite& site, Context&) {
-  if (site.attrs.number("smoothing", 0) > 0) return "no label smoothing";
   if (site.in[2].dtype != DType::f32 || site.out[0].dtype != DType::f32)
     return "a loss or scale that is not f32";
   return decline_mixed({site.in[0].dtype});
@@ -28,12 +33,12 @@ void run(const Call& call) {
                                .scale = call.in(2),
                                .loss = call.out(0),
                                .log_sum_exp = call.out(1),
-                               .partial = static_cast<double*>(call.workspace)};
+                               .partial = static_cast<double*>(call.workspace),
+                               .label = label_of(call.site)};
   launch_cross_entropy(rows_of(call.site, multiprocessors_of(call)), of, call.stream);
 }
 
 std::string decline_grad(const OpSite& site, Context&) {
-  if (site.attrs.number("smoothing", 0) > 0) return "no label smoothing";
   if (site.in[2].dtype != DType::f32 || site.in[4].dtype != DType::f32)
     return "a loss or scale that is not f32";
   return decline_mixed({site.in[0].dtype, site.out[0].dtype});
@@ -45,7 +50,8 @@ void run_grad(const Call& call) {
                                 .scale = call.in(2),
                                 .log_sum_exp = call.in(3),
                                 .dloss = call.in(4),
-                                .dlogits = call.out_data[0]};
+                                .dlogits = call.out_data[0],
+                                .label = label_of(call.site)};
   launch_cross_entropy_grad(rows_of(call.site, multiprocessors_of(call)), of, call.stream);
 }
 

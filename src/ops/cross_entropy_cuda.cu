@@ -66,9 +66,11 @@ __global__ void __launch_bounds__(kWarps* kWarp, kResidentBlocks)
     const float at_target = thread == 0 ? to_float(x[target]) : 0.0f;
     const RowSpan<T> span(row, classes);
     OnlineSum<T> total;
+    float logits = 0;  // their sum
     if (const Int edge = span.edge(thread); edge >= 0) {
       const float one[1] = {to_float(x[edge])};
       total.add(one);
+      logits += one[0];
     }
     for (Int first = thread; first < span.packs; first += kAtOnce * threads) {
       uint4 raw[kAtOnce];
@@ -86,12 +88,19 @@ __global__ void __launch_bounds__(kWarps* kWarp, kResidentBlocks)
           value[u * kCount + k] = to_float(reinterpret_cast<const T*>(&raw[u])[k]);
       }
       total.add(value);
+#pragma unroll
+      for (int i = 0; i < kAtOnce * kCount; ++i)
+        if (first + i / kCount * threads < span.packs) logits += value[i];
     }
     total.gather(group);
+    if (of.label.off > 0) logits = group.sum(logits);
     if (thread == 0) {
       const float log_sum = logf(total.sum);
+      // Without smoothing the sum does not count, even where it is infinite.
+      const float wanted =
+          of.label.off > 0 ? of.label.on * at_target + of.label.off * logits : at_target;
       of.log_sum_exp[row] = total.largest + log_sum;
-      loss += (static_cast<double>(total.largest) - at_target) + log_sum;
+      loss += (static_cast<double>(total.largest) - wanted) + log_sum;
     }
   }
   if (thread == 0) losses[group.index()] = loss;
@@ -145,8 +154,8 @@ __global__ void __launch_bounds__(kWarps* kWarp, kResidentBlocks)
       continue;
     }
     if (edge >= 0) {
-      const float y = row_exp<T>(to_float(x[edge]) - lse);
-      dx[edge] = from_float<T>(factor * (edge == target ? y - 1.0f : y));
+      const float y = row_exp<T>(to_float(x[edge]) - lse) - of.label.off;
+      dx[edge] = from_float<T>(factor * (edge == target ? y - of.label.on : y));
     }
     for (Int first = thread; first < span.packs; first += kAtOnce * threads) {
       uint4 raw[kAtOnce] = {};
@@ -163,11 +172,12 @@ __global__ void __launch_bounds__(kWarps* kWarp, kResidentBlocks)
         Pack<T> pack;
 #pragma unroll
         for (int k = 0; k < kCount; ++k)
-          pack.value[k] = row_exp<T>(to_float(reinterpret_cast<const T*>(&raw[u])[k]) - lse);
+          pack.value[k] =
+              row_exp<T>(to_float(reinterpret_cast<const T*>(&raw[u])[k]) - lse) - of.label.off;
         if (target >= at && target < at + kCount) {
 #pragma unroll
           for (int k = 0; k < kCount; ++k)
-            if (at + k == target) pack.value[k] -= 1.0f;
+            if (at + k == target) pack.value[k] -= of.label.on;
         }
 #pragma unroll
         for (int k = 0; k < kCount; ++k) pack.value[k] *= factor;

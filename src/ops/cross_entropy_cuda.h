@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "ops/label_smoothing_cuda.h"
 
 namespace millrace::cuda {
 
@@ -20,6 +21,7 @@ struct CrossEntropyForward {
   const float* scale;
   float *loss, *log_sum_exp;
   double* partial;  // one loss of each of cross_entropy_blocks
+  LabelFloats label;
 };
 
 struct CrossEntropyBackward {
@@ -27,6 +29,7 @@ struct CrossEntropyBackward {
   const int32_t* targets;
   const float *scale, *log_sum_exp, *dloss;
   void* dlogits;
+  LabelFloats label;
 };
 
 int64_t cross_entropy_blocks(const CrossEntropyRows& of);

@@ -9,6 +9,7 @@
 #include "cuda/context.h"
 #include "cuda/gemm.h"
 #include "cuda/kernel.h"
+#include "ops/label_smoothing.h"
 
 namespace millrace::cuda {
 namespace {
@@ -34,7 +35,10 @@ struct Sizes {
         D(site.in[0].shape.last()),
         V(site.in[1].shape[0]),
         gradients(site.attrs.integer("gradients") != 0),
-        copy(site.attrs.integer("copy", 0) != 0),
+        label(site.attrs, V),
+        form(site.attrs.integer("copy", 0) != 0 ? HeadForm::copy
+             : label.off > 0                    ? HeadForm::smooth
+                                                : HeadForm::plain),
         type(site.in[0].dtype),
         stride(std::max(round_up(V, kLogitsRow), kLogitsRow)) {
     const int64_t asked = site.attrs.integer("chunk_rows", 0);
@@ -69,7 +73,9 @@ struct Sizes {
   int64_t w_bytes() const { return padded() ? round_up(stride * D * dtype_bytes(type), 256) : 0; }
 
   int64_t N, D, V;
-  bool gradients, copy;
+  bool gradients;
+  LabelShares label;
+  HeadForm form;
   DType type;        // of x, w and the logits
   int64_t stride;    // of the logits' rows
   int64_t rows = 0;  // of a chunk
@@ -141,7 +147,6 @@ struct Head : Sizes {
 
 std::string decline(const OpSite& site, Context&) {
   const Sizes s(site);
-  if (site.attrs.number("smoothing", 0) > 0) return "no label smoothing";
   if (site.in[1].dtype != s.type)
     return fmt::format("x is {} and w {}", dtype_name(s.type), dtype_name(site.in[1].dtype));
   if (s.type == DType::f32 && (is_half(s.dx_type) || is_half(s.dw_type)))
@@ -155,12 +160,12 @@ int64_t workspace_bytes(const OpSite& site, Context& context) {
 
 std::shared_ptr<const void> prepare(const Call& call, Context& context) {
   auto head = std::make_shared<const Head>(call.site, context);
-  MR_CUDA(allow_head_rows(head->type, head->copy, head->shared_bytes));
+  MR_CUDA(allow_head_rows(head->type, head->form, head->shared_bytes));
   return head;
 }
 
 HeadCopy copy_of(const Call& c, const Sizes& s, int64_t begin) {
-  if (!s.copy) return {};
+  if (s.form != HeadForm::copy) return {};
   return {.gate = c.in(4) + begin,
           .mass = c.in(5) + begin,
           .dgate = s.gradients ? c.out(3) + begin : nullptr,
@@ -186,14 +191,15 @@ void run(const Call& c) {
   const float* const scale = c.in(3);
   auto* const dx = head.gradients ? static_cast<std::byte*>(c.out_data[1]) : nullptr;
   void* const dw = !head.gradients ? nullptr : head.dw_apart() ? dw_sum : c.out_data[2];
+  const LabelFloats label{static_cast<float>(head.label.on), static_cast<float>(head.label.off)};
   for (int64_t begin = 0; begin < head.N; begin += head.rows) {
     const int64_t rows = std::min(head.rows, head.N - begin);
     const Chunk& chunk = rows == head.rows ? *head.whole : *head.last;
     const void* const x_rows = x + begin * head.D * dtype_bytes(head.type);
     chunk.logits.run({.a = x_rows, .b = w, .d = logits, .workspace = workspace}, c.stream);
-    launch_head_rows(head.type, logits, head.stride, c.ids(2) + begin, copy_of(c, head, begin),
-                     scale, losses + begin, rows, head.V, head.gradients, head.shared_bytes,
-                     c.stream);
+    launch_head_rows(head.type, head.form, logits, head.stride, c.ids(2) + begin, label,
+                     copy_of(c, head, begin), scale, losses + begin, rows, head.V, head.gradients,
+                     head.shared_bytes, c.stream);
     if (!head.gradients) continue;
     chunk.dx->run({.a = logits,
                    .b = w,

@@ -80,11 +80,26 @@ __device__ __forceinline__ float exp_sum(const Raw<T> (&raw)[kPieces], float top
   return sum;
 }
 
-// d loss / d logits = scale (softmax - 1 at the target).
+// Of the logits themselves.
 template <typename T, int kPieces>
+__device__ __forceinline__ float total_of(const Raw<T> (&raw)[kPieces], int first, int step,
+                                          int columns) {
+  constexpr int kCount = Raw<T>::kCount;
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i)
+#pragma unroll
+    for (int k = 0; k < kCount; ++k)
+      if ((first + i * step) * kCount + k < columns) total += raw[i].value(k);
+  return total;
+}
+
+// d loss / d logits = scale (softmax - what the target's distribution has). What stands behind the
+// columns in the last piece meets weights of zero, or nothing.
+template <HeadForm kForm, typename T, int kPieces>
 __device__ __forceinline__ void store_gradient(Raw<T> (&raw)[kPieces], T* row, int first, int step,
                                                int pieces, float top, float sum, float scale,
-                                               int target) {
+                                               LabelFloats label, int target) {
   constexpr int kCount = Raw<T>::kCount;
   const float factor = scale / sum;
 #pragma unroll
@@ -94,10 +109,15 @@ __device__ __forceinline__ void store_gradient(Raw<T> (&raw)[kPieces], T* row, i
     float gradient[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) gradient[k] = factor * exp_for(raw[i].value(k) - top, T{});
+    if constexpr (kForm == HeadForm::smooth) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) gradient[k] -= scale * label.off;
+    }
     if (target / kCount == piece) {
 #pragma unroll
       for (int k = 0; k < kCount; ++k)
-        if (piece * kCount + k == target) gradient[k] -= scale;
+        if (piece * kCount + k == target)
+          gradient[k] -= kForm == HeadForm::smooth ? scale * label.on : scale;
     }
 #pragma unroll
     for (int k = 0; k < kCount; ++k) raw[i].set(k, gradient[k]);
@@ -111,6 +131,7 @@ struct Rows {
   T* logits;
   Int stride;  // from row to row
   const int* targets;
+  LabelFloats label;
   HeadCopy copy;
   const float* scale;
   float* losses;
@@ -143,30 +164,34 @@ __device__ __forceinline__ float mix_row(const Rows<T>& rows, Int number, float 
   return scale * share;
 }
 
-// The same for any row whose target is one of the columns; its largest logit, sum and logit at the
-// target are known.
-template <bool kGradients, bool kCopy, typename T>
+// The same for any row whose target is one of the columns; its largest logit, sum, logit at the
+// target and, where it is smoothed, total are known.
+template <bool kGradients, HeadForm kForm, typename T>
 __device__ __forceinline__ float finish_row(const Rows<T>& rows, Int number, float top, float sum,
-                                            float at_target, bool writes) {
-  if constexpr (kCopy) {
+                                            float total, float at_target, bool writes) {
+  if constexpr (kForm == HeadForm::copy) {
     return mix_row<kGradients>(rows, number, (at_target - top) - logf(sum), writes);
   } else {
-    if (writes) rows.losses[number] = (top - at_target) + logf(sum);
+    float wanted = at_target;
+    if constexpr (kForm == HeadForm::smooth)
+      wanted = rows.label.on * at_target + rows.label.off * total;
+    if (writes) rows.losses[number] = (top - wanted) + logf(sum);
     return kGradients ? *rows.scale : 0.0f;
   }
 }
 
 // A row whose target is none of the columns: its logits have no gradient, and it has no loss unless
 // the word can be copied.
-template <bool kGradients, bool kCopy, typename T>
+template <bool kGradients, HeadForm kForm, typename T>
 __device__ __forceinline__ void ignore_row(const Rows<T>& rows, Int number, int target, int thread,
                                            int threads) {
   if (thread == 0) {
-    if (kCopy && target >= 0) {
+    if (kForm == HeadForm::copy && target >= 0) {
       mix_row<kGradients>(rows, number, -INFINITY, true);
     } else {
       rows.losses[number] = 0;
-      if (kCopy && kGradients) rows.copy.dgate[number] = rows.copy.dmass[number] = 0;
+      if (kForm == HeadForm::copy && kGradients)
+        rows.copy.dgate[number] = rows.copy.dmass[number] = 0;
     }
   }
   if (!kGradients) return;
@@ -176,7 +201,7 @@ __device__ __forceinline__ void ignore_row(const Rows<T>& rows, Int number, int 
 }
 
 // kThreads threads to a row, which has at most kThreads * kKeptPieces pieces.
-template <typename T, int kThreads, bool kGradients, bool kCopy>
+template <typename T, int kThreads, bool kGradients, HeadForm kForm>
 __global__ void __launch_bounds__(kThreads == kWarp ? kWarp * kWarpsInBlock : kThreads)
     kept_rows(Rows<T> rows) {
   __shared__ float shared[kWarp];
@@ -185,7 +210,7 @@ __global__ void __launch_bounds__(kThreads == kWarp ? kWarp * kWarpsInBlock : kT
   if (number >= rows.count) return;
   const int thread = threadIdx.x % kThreads, target = rows.targets[number];
   if (target < 0 || target >= rows.columns)
-    return ignore_row<kGradients, kCopy>(rows, number, target, thread, kThreads);
+    return ignore_row<kGradients, kForm>(rows, number, target, thread, kThreads);
   T* const row = rows.logits + number * rows.stride;
   const float at_target = to_float(row[target]);  // before anything is written over it
   Raw<T> raw[kKeptPieces];
@@ -194,15 +219,22 @@ __global__ void __launch_bounds__(kThreads == kWarp ? kWarp * kWarpsInBlock : kT
   top = kThreads == kWarp ? warp_max(top) : block_max(top, shared);
   float sum = exp_sum(raw, top);
   sum = kThreads == kWarp ? warp_sum(sum) : block_sum(sum, shared);
-  const float scale = finish_row<kGradients, kCopy>(rows, number, top, sum, at_target, thread == 0);
+  float total = 0;
+  if constexpr (kForm == HeadForm::smooth) {
+    total = total_of(raw, thread, kThreads, rows.columns);
+    total = kThreads == kWarp ? warp_sum(total) : block_sum(total, shared);
+  }
+  const float scale =
+      finish_row<kGradients, kForm>(rows, number, top, sum, total, at_target, thread == 0);
   if (!kGradients) return;
   __syncwarp();
-  store_gradient(raw, row, thread, kThreads, rows.pieces(), top, sum, scale, target);
+  store_gradient<kForm>(raw, row, thread, kThreads, rows.pieces(), top, sum, scale, rows.label,
+                        target);
 }
 
 // Rows that fill shared memory, two of them a multiprocessor, so that one is loaded while the other
 // is worked on. A thread reads back only what it has brought.
-template <typename T, bool kCopy>
+template <typename T, HeadForm kForm>
 __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
   constexpr int kCount = Raw<T>::kCount;
   extern __shared__ uint4 kept[];
@@ -210,7 +242,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
   const Int number = blockIdx.x;
   const int thread = threadIdx.x, target = rows.targets[number], pieces = rows.pieces();
   if (target < 0 || target >= rows.columns)
-    return ignore_row<true, kCopy>(rows, number, target, thread, kBlockThreads);
+    return ignore_row<true, kForm>(rows, number, target, thread, kBlockThreads);
   T* const row = rows.logits + number * rows.stride;
   const float at_target = to_float(row[target]);
   for (int piece = thread; piece < pieces; piece += kBlockThreads)
@@ -226,11 +258,12 @@ __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
       if ((pieces - 1) * kCount + k >= rows.columns) raw.set(k, -INFINITY);
     kept[pieces - 1] = raw.bits;
   }
-  float top = -INFINITY, sum = 0;
+  float top = -INFINITY, sum = 0, total = 0;
 #pragma unroll 4
   for (int piece = thread; piece < pieces; piece += kBlockThreads) {
     const Raw<T> raw[1] = {{kept[piece]}};
     top = fmaxf(top, max_of(raw));
+    if constexpr (kForm == HeadForm::smooth) total += total_of(raw, piece, 0, rows.columns);
   }
   top = block_max(top, shared);
 #pragma unroll 4
@@ -239,26 +272,28 @@ __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
     sum += exp_sum(raw, top);
   }
   sum = block_sum(sum, shared);
-  const float scale = finish_row<true, kCopy>(rows, number, top, sum, at_target, thread == 0);
+  if constexpr (kForm == HeadForm::smooth) total = block_sum(total, shared);
+  const float scale =
+      finish_row<true, kForm>(rows, number, top, sum, total, at_target, thread == 0);
 #pragma unroll 4
   for (int piece = thread; piece < pieces; piece += kBlockThreads) {
     Raw<T> raw[1] = {{kept[piece]}};
-    store_gradient(raw, row, piece, 0, pieces, top, sum, scale, target);
+    store_gradient<kForm>(raw, row, piece, 0, pieces, top, sum, scale, rows.label, target);
   }
 }
 
 // Rows of any length: maximum and sum in one pass, the gradient in a second.
-template <typename T, bool kGradients, bool kCopy>
+template <typename T, bool kGradients, HeadForm kForm>
 __global__ void __launch_bounds__(kBlockThreads) long_rows(Rows<T> rows) {
   __shared__ float shared[kWarp];
   const Int number = blockIdx.x;
   const int thread = threadIdx.x, target = rows.targets[number], pieces = rows.pieces();
   if (target < 0 || target >= rows.columns)
-    return ignore_row<kGradients, kCopy>(rows, number, target, thread, kBlockThreads);
+    return ignore_row<kGradients, kForm>(rows, number, target, thread, kBlockThreads);
   T* const row = rows.logits + number * rows.stride;
   const float at_target = to_float(row[target]);
   constexpr int kStep = kKeptPieces * kBlockThreads;
-  float top = -INFINITY, sum = 0;
+  float top = -INFINITY, sum = 0, total = 0;
   for (int first = thread; first < pieces; first += kStep) {
     Raw<T> raw[kKeptPieces];
     load_pieces(raw, row, first, kBlockThreads, pieces, rows.columns);
@@ -266,17 +301,22 @@ __global__ void __launch_bounds__(kBlockThreads) long_rows(Rows<T> rows) {
     // Against 0 while there is nothing but -inf: a difference of two of them would be NaN.
     const float base = next > -INFINITY ? next : 0.0f;
     sum = sum * exp_for(top - base, T{}) + exp_sum(raw, base);
+    if constexpr (kForm == HeadForm::smooth)
+      total += total_of(raw, first, kBlockThreads, rows.columns);
     top = next;
   }
   const float own_top = top;
   top = block_max(top, shared);
   sum = block_sum(sum * exp_for(own_top - top, T{}), shared);
-  const float scale = finish_row<kGradients, kCopy>(rows, number, top, sum, at_target, thread == 0);
+  if constexpr (kForm == HeadForm::smooth) total = block_sum(total, shared);
+  const float scale =
+      finish_row<kGradients, kForm>(rows, number, top, sum, total, at_target, thread == 0);
   if constexpr (kGradients)
     for (int first = thread; first < pieces; first += kStep) {
       Raw<T> raw[kKeptPieces];
       load_pieces(raw, row, first, kBlockThreads, pieces, rows.columns);
-      store_gradient(raw, row, first, kBlockThreads, pieces, top, sum, scale, target);
+      store_gradient<kForm>(raw, row, first, kBlockThreads, pieces, top, sum, scale, rows.label,
+                            target);
     }
 }
 
@@ -320,39 +360,41 @@ __global__ void __launch_bounds__(kRoundThreads) round_to(const float* from, T* 
   }
 }
 
-template <typename T, int kThreads, bool kGradients, bool kCopy>
+template <typename T, int kThreads, bool kGradients, HeadForm kForm>
 void launch_kept(const Rows<T>& rows, cudaStream_t stream) {
   constexpr bool kWarpRows = kThreads == kWarp;
   const Int blocks = kWarpRows ? (rows.count + kWarpsInBlock - 1) / kWarpsInBlock : rows.count;
   constexpr int kInBlock = kWarpRows ? kWarp * kWarpsInBlock : kThreads;
-  kept_rows<T, kThreads, kGradients, kCopy><<<(unsigned)blocks, kInBlock, 0, stream>>>(rows);
+  kept_rows<T, kThreads, kGradients, kForm><<<(unsigned)blocks, kInBlock, 0, stream>>>(rows);
 }
 
-template <bool kCopy, typename T>
+template <HeadForm kForm, typename T>
 void launch_rows(const Rows<T>& rows, bool gradients, int64_t shared_bytes, cudaStream_t stream) {
   const int pieces = rows.pieces();
   const auto blocks = (unsigned)rows.count;
   const size_t row_bytes = pieces * sizeof(uint4);
   if (pieces <= kWarp * kKeptPieces)
-    gradients ? launch_kept<T, kWarp, true, kCopy>(rows, stream)
-              : launch_kept<T, kWarp, false, kCopy>(rows, stream);
+    gradients ? launch_kept<T, kWarp, true, kForm>(rows, stream)
+              : launch_kept<T, kWarp, false, kForm>(rows, stream);
   else if (!gradients)
-    long_rows<T, false, kCopy><<<blocks, kBlockThreads, 0, stream>>>(rows);
+    long_rows<T, false, kForm><<<blocks, kBlockThreads, 0, stream>>>(rows);
   else if (pieces <= kBlockThreads / 2 * kKeptPieces)
-    launch_kept<T, kBlockThreads / 2, true, kCopy>(rows, stream);
+    launch_kept<T, kBlockThreads / 2, true, kForm>(rows, stream);
   else if (pieces <= kBlockThreads * kKeptPieces)
-    launch_kept<T, kBlockThreads, true, kCopy>(rows, stream);
+    launch_kept<T, kBlockThreads, true, kForm>(rows, stream);
   else if (row_bytes <= (size_t)shared_bytes)
-    shared_rows<T, kCopy><<<blocks, kBlockThreads, row_bytes, stream>>>(rows);
+    shared_rows<T, kForm><<<blocks, kBlockThreads, row_bytes, stream>>>(rows);
   else
-    long_rows<T, true, kCopy><<<blocks, kBlockThreads, 0, stream>>>(rows);
+    long_rows<T, true, kForm><<<blocks, kBlockThreads, 0, stream>>>(rows);
 }
 
 }  // namespace
 
-cudaError_t allow_head_rows(DType dtype, bool copy, int64_t shared_bytes) {
+cudaError_t allow_head_rows(DType dtype, HeadForm form, int64_t shared_bytes) {
   return with_type(dtype, [&]<typename T>(T*) {
-    auto* const kernel = copy ? shared_rows<T, true> : shared_rows<T, false>;
+    auto* const kernel = form == HeadForm::copy     ? shared_rows<T, HeadForm::copy>
+                         : form == HeadForm::smooth ? shared_rows<T, HeadForm::smooth>
+                                                    : shared_rows<T, HeadForm::plain>;
     const cudaError_t status = cudaFuncSetAttribute(
         kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (status != cudaSuccess) return status;
@@ -361,17 +403,27 @@ cudaError_t allow_head_rows(DType dtype, bool copy, int64_t shared_bytes) {
   });
 }
 
-void launch_head_rows(DType dtype, void* logits, int64_t row_stride, const int32_t* targets,
-                      const HeadCopy& copy, const float* scale, float* losses, int64_t rows,
-                      int64_t columns, bool gradients, int64_t shared_bytes, cudaStream_t stream) {
+void launch_head_rows(DType dtype, HeadForm form, void* logits, int64_t row_stride,
+                      const int32_t* targets, LabelFloats label, const HeadCopy& copy,
+                      const float* scale, float* losses, int64_t rows, int64_t columns,
+                      bool gradients, int64_t shared_bytes, cudaStream_t stream) {
   if (rows == 0) return;
   with_type(dtype, [&]<typename T>(T*) {
-    const Rows<T> all{
-        static_cast<T*>(logits), row_stride, targets, copy, scale, losses, rows, (int)columns};
-    if (copy.gate)
-      launch_rows<true>(all, gradients, shared_bytes, stream);
+    const Rows<T> all{static_cast<T*>(logits),
+                      row_stride,
+                      targets,
+                      label,
+                      copy,
+                      scale,
+                      losses,
+                      rows,
+                      (int)columns};
+    if (form == HeadForm::copy)
+      launch_rows<HeadForm::copy>(all, gradients, shared_bytes, stream);
+    else if (form == HeadForm::smooth)
+      launch_rows<HeadForm::smooth>(all, gradients, shared_bytes, stream);
     else
-      launch_rows<false>(all, gradients, shared_bytes, stream);
+      launch_rows<HeadForm::plain>(all, gradients, shared_bytes, stream);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "ops/label_smoothing_cuda.h"
 
 namespace millrace::cuda {
 
@@ -12,8 +13,12 @@ namespace millrace::cuda {
 // for the products' fast kernels whatever the vocabulary.
 constexpr int64_t kLogitsRow = 64;
 
+// What a row's loss is taken against: its target, the target smoothed, or the target mixed with
+// what may be copied.
+enum class HeadForm { plain, smooth, copy };
+
 // What rows need where words may be copied: gate and mass and, with `gradients`, where the
-// gradients of these go. All null: words are not copied.
+// gradients of these go.
 struct HeadCopy {
   const float *gate = nullptr, *mass = nullptr;
   float *dgate = nullptr, *dmass = nullptr;
@@ -21,13 +26,14 @@ struct HeadCopy {
 
 // Lets launch_head_rows use `shared_bytes` of shared memory in a block. Once, before it is
 // launched.
-cudaError_t allow_head_rows(DType dtype, bool copy, int64_t shared_bytes);
+cudaError_t allow_head_rows(DType dtype, HeadForm form, int64_t shared_bytes);
 // The loss of each row of logits, unscaled, 0 where its target is none of the columns; with
 // `gradients`, logits become their gradient, with the scale, in place. Where words are copied, a
 // target behind the columns is one that only the source has.
-void launch_head_rows(DType dtype, void* logits, int64_t row_stride, const int32_t* targets,
-                      const HeadCopy& copy, const float* scale, float* losses, int64_t rows,
-                      int64_t columns, bool gradients, int64_t shared_bytes, cudaStream_t stream);
+void launch_head_rows(DType dtype, HeadForm form, void* logits, int64_t row_stride,
+                      const int32_t* targets, LabelFloats label, const HeadCopy& copy,
+                      const float* scale, float* losses, int64_t rows, int64_t columns,
+                      bool gradients, int64_t shared_bytes, cudaStream_t stream);
 // loss = scale times the sum.
 void launch_head_loss(const float* losses, int64_t count, const float* scale, float* loss,
                       cudaStream_t stream);
