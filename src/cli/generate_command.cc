@@ -282,6 +282,9 @@ int generate_command(const GenerateArguments& arguments) {
     throw usage("the prompt is missing",
                 "one of --prompt TEXT, --prompt-ids 1,2,3 and --input FILE",
                 prompts_given == 0 ? "none, or an empty one" : "several", "--prompt \"the \"");
+  if (!arguments.input.empty() && !fs::is_regular_file(arguments.input))
+    throw usage("there is nothing to read prompts from", "a file with a prompt on each line",
+                arguments.input, "--input FILE");
   const Loaded loaded = load(arguments);
   if (loaded.pairs() && loaded.tokenizer->end_id() < 0)
     throw usage("the tokenizer has no token that ends a text", "one that has", "none",

@@ -375,6 +375,29 @@ echo '{"weight_map": {"a": "../model.safetensors"}}' >broken/model.safetensors.i
 refused "an index that points outside" 1 'index.json' 'expected:' '../model.safetensors' 'remedy:' -- generate broken --prompt-ids 1 --ids
 rm -r broken
 
+# --- pairs: a model that reads source and target apart
+for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+  echo "one two $i" >>pairs.source
+  echo "$i three" >>pairs.target
+done
+printf 'run_name: pairs\nmodel: {type: seq2seq, d_model: 16, num_layers: 1, num_heads: 2}\ntraining: {batch_size: 4, max_length: 12, max_steps: 2}\ndata: {train: pairs.source, train_target: pairs.target, format: lines}\n' >pairs.yaml
+run train pairs.yaml
+report "a run on pairs" "$([ "$code" -eq 0 ] && grep -q 'pairs' "$work/err" || echo "  exit code $code")"
+pairs=runs/latest
+run generate "$pairs" --input pairs.source
+report "generate --input" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 12 ] && grep -q '12 texts' "$work/err" || echo "  exit code $code, $(wc -l <"$work/out") lines")"
+cp "$work/out" "$work/text"
+run generate "$pairs" --input pairs.source --at-once 5
+report "the size of a batch changes no text" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
+run generate "$pairs" --prompt 'one two 3' --beam 0 --temperature 0 --max-tokens 4 --ids
+report "generate --beam 0 draws" "$([ "$code" -eq 0 ] && grep -qE '^([0-9]+ ){1,4}$' "$work/out" || echo "  exit code $code")"
+run eval "$pairs" --json
+report "eval of pairs" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"eval/bleu": ' "$work/out" && grep -q '"eval/rougeL": ' "$work/out" || echo "  exit code $code, or no BLEU")"
+refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate "$pairs" --prompt one --beam 1000
+refused "an input that is not there" 2 'nowhere.txt' 'expected:' 'remedy:' -- generate "$pairs" --input nowhere.txt
+refused "a model of pairs without targets" 2 'reads pairs of source and target' '`data.train`' 'expected: data.train_target' 'remedy:' -- train pairs.yaml data.train_target=[]
+refused "factors that do not make the batch" 2 'training.effective_batch' 'expected: batch_size 4 x grad_accum 1 = 4' 'got:      16' 'remedy:' -- train pairs.yaml effective_batch=16
+
 # --- score
 printf 'the cat sat on the mat\nrunning dogs\n' >hypotheses.txt
 printf 'the cat sat on a mat\nruns, dog!\n' >references.txt

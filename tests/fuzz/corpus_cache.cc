@@ -294,7 +294,6 @@ std::vector<Example> pair_index_header_examples() {
                      {"cut_targets", 0},
                      {"useful", 60}};
   std::vector<Example> all = {
-      accepted(checked_json_text(good)),
       accepted(with(good, "/useful", 69)),
       refused(with(good, "/useful", 70), {"useful from 14 to 69"}),
       refused(with(good, "/useful", 13), {"useful from 14"}),
