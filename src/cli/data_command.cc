@@ -192,6 +192,36 @@ void add_trajectories(const Dataset& data, const Settings& s, std::string& out, 
   add_ways(lengths, s, true, "", out, json);
 }
 
+// Of a model that reads source and target apart.
+void add_pairs(const LoadedRun& run, DataObserver& observer, std::string& out, Json& json) {
+  const Settings& s = run.settings;
+  const Batches& batches = *run.data.batches;
+  const PairSummary summary = open_pair_index(run.data.set, SplitName::train,
+                                              {s.max_source_length, s.max_length, 1}, observer)
+                                  ->current()
+                                  ->summary();
+  out += fmt::format("\nlengths of the training pairs, in tokens\n\n");
+  out += fmt::format("  {:<12} {:>12} {:>14} {:>8} {:>9} {:>8} {:>8} {:>8}\n", "", "sequences",
+                     "tokens", "min", "avg", "p50", "p99", "max");
+  out += row_of("sources", summary.source) + row_of("targets", summary.target);
+  out += fmt::format(
+      "  {} sources are longer than training.max_source_length {}, {} targets than "
+      "training.max_length {}: they lose their end\n",
+      with_commas(summary.cut_sources), s.max_source_length, with_commas(summary.cut_targets),
+      s.max_length);
+  out +=
+      fmt::format("batches      {} an epoch, in {} shapes; {:.1f} % of their places hold a token\n",
+                  with_commas(batches.batches_per_epoch()), batches.shapes().size(),
+                  100 * batches.useful_share());
+  json["lengths"] = {{"sources", json_of(summary.source)},
+                     {"targets", json_of(summary.target)},
+                     {"cut_sources", summary.cut_sources},
+                     {"cut_targets", summary.cut_targets}};
+  json["batches"] = {{"per_epoch", batches.batches_per_epoch()},
+                     {"shapes", batches.shapes().size()}};
+  json["useful_share"] = batches.useful_share();
+}
+
 }  // namespace
 
 int data_stats_command(const DataArguments& arguments) {
@@ -203,6 +233,8 @@ int data_stats_command(const DataArguments& arguments) {
   std::string out = source_text(data);
   if (data.has_trajectories()) {
     add_trajectories(data, s, out, json);
+  } else if (run->model->takes().pairs) {
+    add_pairs(*run, progress, out, json);
   } else if (!data.records) {
     const int64_t windows = run->data.batches->positions_per_epoch();
     out += fmt::format("tokens       {} training, {} validation\n", with_commas(data.train.size()),

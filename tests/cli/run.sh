@@ -276,14 +276,14 @@ for split in train val test; do
   for language in en de; do cp stand-in/lines "stand-in/$split.$language"; done
   { echo dialogue,section_text && cat stand-in/rows; } >"stand-in/$split.csv"
 done
-for config in "$repository"/configs/*.yaml; do
+for config in "$repository"/configs/*.yaml "$repository"/configs/*.json; do
   case $(basename "$config") in
   pedestrians.yaml)
     run data stats "$config" data.folder=stand-in
     holds "data stats pedestrians.yaml" 0 'paths        '
     continue
     ;;
-  multi30k.yaml | mts-dialog.yaml) own=(data.folder=stand-in data.vocab_size=300) ;;
+  multi30k.yaml | mts-dialog.yaml | translator.yaml | summarizer.yaml) own=(data.folder=stand-in data.vocab_size=300) ;;
   *) own=(data.train=builtin:grammar data.grammar_chars=20000) ;;
   esac
   run plan "$config" "${own[@]}" training.batch_size=2
