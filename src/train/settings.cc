@@ -149,6 +149,11 @@ void Settings::declare(Schema& s) {
       .above(0)
       .max(1)
       .help("Denominator epsilon of Adam and Adagrad.");
+  s.number("training.initial_accumulator", &optimizer.initial_accumulator)
+      .min(0)
+      .max(1e6)
+      .help(
+          "Adagrad: what its sums of squares begin with; above 0 the first updates are no leaps.");
   s.number("training.momentum", &optimizer.momentum).min(0).below(1).help("SGD's momentum.");
   s.boolean("training.nesterov", &optimizer.nesterov).help("SGD with Nesterov momentum.");
   s.number("training.weight_decay", &optimizer.weight_decay)

@@ -147,9 +147,12 @@ class Loop {
   void begin_anew() {
     initialize(session_, model_, static_cast<uint64_t>(s_.seed));
     for (const Node& n : programs_.step().graph.nodes)
-      if (n.leaf == Leaf::optimizer_state)
+      if (n.leaf == Leaf::optimizer_state) {
+        const bool sum = n.name.starts_with("sum.");  // adagrad's
+        const auto value = static_cast<float>(sum ? s_.optimizer.initial_accumulator : 0);
         fill_leaf(session_, n.name,
-                  [](int64_t, std::span<float> out) { std::fill(out.begin(), out.end(), 0.0f); });
+                  [&](int64_t, std::span<float> out) { std::fill(out.begin(), out.end(), value); });
+      }
     if (session_.has(kLossScaling)) write_scalar(kLossScaling, kFirstLossScaling);
     if (s_.ema_decay > 0)
       for (const Parameter& p : model_.parameters())
