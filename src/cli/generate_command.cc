@@ -64,6 +64,13 @@ int generate_command(const GenerateArguments& arguments) {
   check_device(arguments.device, "--device");
   const fs::path folder = find_model_folder(Settings().runs_folder, arguments.folder);
   const auto model = load_model_config(folder);
+  if (!model->can_generate())
+    throw Error({.code = ErrorCode::failure,
+                 .what = "generation with a model of this family is to come",
+                 .where = folder.string(),
+                 .expected = "a family that writes text",
+                 .got = "one that can be trained and evaluated",
+                 .remedy = "`millrace eval`, or another model"});
   check_weights(folder, *model);
   std::unique_ptr<Tokenizer> tokenizer;
   if (arguments.prompt_ids.empty() || !arguments.ids) tokenizer = load_tokenizer(folder);
@@ -90,8 +97,8 @@ int generate_command(const GenerateArguments& arguments) {
   settings.precision = arguments.precision;
   settle_precision(settings, *backend, "--precision");
   // No more cache than the text can fill.
-  const int64_t capacity =
-      std::min(model->max_lengths().target, std::ssize(prompt) + std::max<int64_t>(1, options.max_tokens));
+  const int64_t capacity = std::min(model->max_lengths().target,
+                                    std::ssize(prompt) + std::max<int64_t>(1, options.max_tokens));
   const DecodePlans plans = make_decode_plans(*model, capacity, settings.pass_options(), *backend);
   const Plan* const both[] = {&plans.prefill, &plans.decode};
   const Plan refresh = make_refresh_plan(both, *backend);

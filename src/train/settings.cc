@@ -123,11 +123,14 @@ void Settings::declare(Schema& s) {
           "node, each waited for, so that a fault has a name.");
   s.integer("training.max_length", &max_length)
       .range(1, 1 << 20)
+      .alias("model.max_target_len")
       .help("Tokens per sequence; of pairs whose sides a model reads apart, of a target.");
   s.integer("training.max_source_length", &max_source_length)
       .range(1, 1 << 20)
       .allow_auto()
-      .help("Tokens of a source, where a model reads source and target apart; auto: max_length.");
+      .help(
+          "Tokens of a source, where a model reads source and target apart; auto: what the model's "
+          "keys say, else max_length.");
   s.integer("training.max_steps", &max_steps)
       .range(0, 1e12)
       .help("Updates; 0: max_tokens or num_epochs decides.");
