@@ -97,6 +97,13 @@ Loaded load(const GenerateArguments& arguments) {
   check_device(arguments.device, "--device");
   Loaded l{arguments, find_model_folder(Settings().runs_folder, arguments.folder), {}, {}, {}, {}};
   l.model = load_model_config(l.folder);
+  if (!l.model->can_generate())
+    throw Error({.code = ErrorCode::failure,
+                 .what = "generation with a model of this family is to come",
+                 .where = l.folder.string(),
+                 .expected = "a family that writes text",
+                 .got = "one that can be trained and evaluated",
+                 .remedy = "`millrace eval`, or another model"});
   check_weights(l.folder, *l.model);
   if (arguments.prompt_ids.empty() || !arguments.ids || l.pairs())
     l.tokenizer = load_tokenizer(l.folder);

@@ -167,6 +167,15 @@ void check_batching(const LoadedRun& run, const Dataset& set) {
          .expected = "data.train_target beside data.train, or two data.fields",
          .got = set.source + " with one text a record",
          .remedy = "data.train_target=FILE, or data.fields=[SOURCE, TARGET]"});
+  if (run.model->takes().open_words && run.settings.label_smoothing > 0)
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = fmt::format("{} copies words, and one that is copied is no class among others",
+                             run.settings.model_type),
+         .where = run.schema.where("training.label_smoothing"),
+         .expected = "0",
+         .got = fmt::format("{}", run.settings.label_smoothing),
+         .remedy = "training.label_smoothing=0"});
   if (batching == "packing" && !run.model->takes().packed_rows)
     refuse(fmt::format("{} cannot keep packed records apart", run.settings.model_type),
            "buckets or auto", "data.batching=auto");
@@ -259,8 +268,10 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
   }
   check_batching(*run, set);
   if (run->settings.max_source_length < 0) {
-    run->settings.max_source_length = s.max_length;
-    run->schema.note("training.max_source_length", "auto: max_length");
+    const int64_t own = run->model->own_source_length();
+    run->settings.max_source_length = own > 0 ? own : s.max_length;
+    run->schema.note("training.max_source_length",
+                     own > 0 ? "auto: the model's" : "auto: max_length");
   }
   run->model->resolve(run->schema, set.vocab_size, {s.max_length, s.max_source_length});
   run->data = make_training_data(std::move(set), s, run->model->takes(), observer);

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-void clear(Batch& batch, const BatchShape& shape) {
+void clear(Batch& batch, const BatchShape& shape, bool open_words = false) {
   const auto places = static_cast<size_t>(shape.batch * shape.length);
   batch.tokens.assign(places, 0);
   batch.targets.assign(places, -1);
@@ -22,6 +22,7 @@ void clear(Batch& batch, const BatchShape& shape) {
   if (shape.source > 0) {
     batch.source.assign(static_cast<size_t>(shape.batch * shape.source), 0);
     batch.source_lengths.assign(static_cast<size_t>(shape.batch), 0);
+    if (open_words) batch.source_open.assign(batch.source.size(), -1);
   }
   batch.useful = batch.scored = 0;
 }
@@ -116,7 +117,8 @@ class SequenceBatches : public Batches {
 // Batches as a BucketOrder has them: a shape for each bucket, the one with most places first.
 class BucketShapes {
  public:
-  explicit BucketShapes(BucketOrder order) : order_(std::move(order)) {
+  explicit BucketShapes(BucketOrder order, bool open_words = false)
+      : order_(std::move(order)), open_words_(open_words) {
     const auto& buckets = order_.buckets();
     for (auto b = buckets.rbegin(); b != buckets.rend(); ++b)
       if (b->batches > 0) shapes_.push_back({b->rows, b->length, false, b->source});
@@ -140,7 +142,7 @@ class BucketShapes {
     const int64_t all = order_.batches_per_epoch();
     const int64_t index = position % all, epoch = position / all;
     batch.shape = shape_of_bucket_[order_.bucket_of(index, epoch)];
-    clear(batch, shapes_[batch.shape]);
+    clear(batch, shapes_[batch.shape], open_words_);
     thread_local std::vector<int64_t> ranks;
     order_.ranks(index, epoch, ranks);
     for (size_t row = 0; row < ranks.size(); ++row)
@@ -149,6 +151,7 @@ class BucketShapes {
 
  private:
   BucketOrder order_;
+  bool open_words_;
   std::vector<BatchShape> shapes_;
   std::vector<size_t> shape_of_bucket_;
 };
@@ -182,11 +185,13 @@ class PairBatches : public Batches {
   PairBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptPairs> index,
               const BatchOptions& o)
       : tokens_(split.tokens),
+        open_(o.open_words ? split.open : nullptr),
         index_(std::move(index)),
         start_id_(data.target_start()),
         max_source_(o.max_source),
         buckets_(BucketOrder(index_->current()->cells(), index_->current()->summary().useful,
-                             bucket_settings(o), o.seed)) {
+                             bucket_settings(o), o.seed),
+                 o.open_words) {
     take(buckets_.shapes(), buckets_.order(), o);
   }
   void fill(int64_t position, Batch& batch) const override {
@@ -195,21 +200,38 @@ class PairBatches : public Batches {
       const Pair pair = index_->read([&](const PairIndex& index) { return index.at(rank); });
       const int64_t source = std::min<int64_t>(pair.source, max_source_), target = pair.target;
       const auto at = static_cast<size_t>(row);
-      tokens_->read(pair.begin, std::span(batch.source)
-                                    .subspan(at * static_cast<size_t>(shape.source),
-                                             static_cast<size_t>(source)));
+      auto source_row = [&](std::vector<int32_t>& all) {
+        return std::span(all).subspan(at * static_cast<size_t>(shape.source),
+                                      static_cast<size_t>(source));
+      };
+      tokens_->read(pair.begin, source_row(batch.source));
       batch.source_lengths[at] = static_cast<int32_t>(source);
       const auto first = batch.targets.begin() + row * shape.length;
       tokens_->read(pair.begin + pair.source, {first, static_cast<size_t>(target)});
       batch.tokens[at * static_cast<size_t>(shape.length)] = start_id_;
       std::copy_n(first, target - 1, batch.tokens.begin() + row * shape.length + 1);
+      if (open_)
+        put_open(pair, source_row(batch.source_open), {first, static_cast<size_t>(target)});
       batch.useful += source + target;
       batch.scored += target;
     });
   }
 
  private:
-  std::shared_ptr<const TokenArray> tokens_;
+  // What can be copied: the words of the source, and those targets, <unk> so far, that are among
+  // them. Other rare targets stay <unk>.
+  void put_open(const Pair& pair, std::span<int32_t> source, std::span<int32_t> targets) const {
+    open_->read(pair.begin, source);
+    thread_local std::vector<int32_t> words;
+    words.resize(targets.size());
+    open_->read(pair.begin + pair.source, words);
+    for (size_t i = 0; i < words.size(); ++i)
+      if (words[i] != targets[i] &&
+          std::find(source.begin(), source.end(), words[i]) != source.end())
+        targets[i] = words[i];
+  }
+
+  std::shared_ptr<const TokenArray> tokens_, open_;
   std::unique_ptr<KeptPairs> index_;
   int32_t start_id_;
   int64_t max_source_;

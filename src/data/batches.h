@@ -16,11 +16,12 @@ namespace millrace {
 // Places [B,T]. A target of -1 is not scored. Segments number the sequences of a row from 0,
 // padding has its own; positions count from 0 in each. Of pairs that stand apart, tokens and
 // targets are the target's; the source has places [B,S], of which the first source_lengths [B] of
-// a row hold a token.
+// a row hold a token. For models that copy words, source_open [B,S] has rare words by ids of their
+// own (WordTokenizer) and -1 behind a source; a rare target has its own id where its source has it.
 struct Batch {
   size_t shape = 0;  // which of Batches::shapes()
   std::vector<int32_t> tokens, targets, segments, positions;
-  std::vector<int32_t> source, source_lengths;
+  std::vector<int32_t> source, source_lengths, source_open;
   int64_t useful = 0;  // places with a token
   int64_t scored = 0;  // targets that count
 };
@@ -63,6 +64,7 @@ struct BatchOptions {
   int64_t batch_tokens = 0;  // buckets: places of a batch instead of rows
   SequenceOptions sequences = {};
   int64_t max_source = 0;        // above 0: source and target stand apart, this much of a source
+  bool open_words = false;       // of those: Batch::source_open
   bool random_windows = true;    // begin anywhere; else every window once per epoch
   std::optional<uint64_t> seed;  // none: in order, everything once, for validation
   int64_t window_context = 0;    // in order: windows overlap by so much, which is not scored

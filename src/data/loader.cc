@@ -16,9 +16,10 @@ Loader::Loader(const Batches& batches, int64_t position, int64_t parts,
     place.update.parts.resize(static_cast<size_t>(parts));
     for (Batch& batch : place.update.parts)
       for (auto* list : {&batch.tokens, &batch.targets, &batch.segments, &batch.positions,
-                         &batch.source, &batch.source_lengths}) {
+                         &batch.source, &batch.source_lengths, &batch.source_open}) {
         const bool packed = list == &batch.segments || list == &batch.positions,
-                   pairs = list == &batch.source || list == &batch.source_lengths;
+                   pairs = list == &batch.source || list == &batch.source_lengths ||
+                           list == &batch.source_open;
         if ((!packed || largest.packed) && (!pairs || largest.source > 0)) list->reserve(places);
       }
   }

@@ -5,6 +5,7 @@
 
 #include "data/batches.h"
 #include "data/data_testing.h"
+#include "data/word_tokenizer.h"
 
 namespace millrace {
 namespace {
@@ -96,6 +97,38 @@ TEST_F(PairIndexTest, WhatIsTooLongIsCutAtItsEnd) {
   EXPECT_EQ(index->summary().cut_sources, 1);
   EXPECT_EQ(index->summary().cut_targets, 1);
   EXPECT_EQ(index->summary().source.most, 10);  // with its end token
+}
+
+// "plugh" and "xyzzy" are rare; what is copied is what stands in the part of the source that is
+// read.
+TEST_F(PairIndexTest, RareWordsOfASourceCanBeCopied) {
+  const Dataset data = open({.train = {file("a.src", "a a plugh xyzzy frob\na\n")},
+                             .train_target = {file("a.tgt", "a xyzzy quux frob\nplugh\n")},
+                             .format = "lines",
+                             .validation_fraction = 0,
+                             .tokenizer = {.kind = "word", .min_frequency = 3}});
+  BatchOptions o;
+  o.batching = "buckets";
+  o.batch_size = 2;
+  o.sequences.max_length = 8;
+  o.max_source = 4;
+  o.open_words = true;
+  const auto made = make_batches(data, SplitName::train, o, notes_);
+  Batch batch;
+  made->fill(0, batch);
+  const auto& tokenizer = dynamic_cast<const WordTokenizer&>(data.tokenizer());
+  auto text = [&](const std::vector<int32_t>& ids) {
+    std::string words;
+    for (const int32_t id : ids) words += fmt::format("{} ", id < 0 ? "-" : tokenizer.word(id));
+    return words;
+  };
+  EXPECT_EQ(text(batch.source), "a a <unk> <unk> a </s> <unk> <unk> ");
+  EXPECT_EQ(text(batch.source_open), "a a plugh xyzzy a </s> - - ");
+  EXPECT_EQ(text(batch.tokens), "<s> a <unk> <unk> <unk> <s> <unk> <unk> <unk> <unk> ");
+  EXPECT_EQ(text(batch.targets), "a xyzzy <unk> <unk> </s> <unk> </s> - - - ");
+  o.open_words = false;
+  make_batches(data, SplitName::train, o, notes_)->fill(0, batch);
+  EXPECT_EQ(text(batch.targets), "a <unk> <unk> <unk> </s> <unk> </s> - - - ");
 }
 
 TEST_F(PairIndexTest, DamageIsMended) {

@@ -40,13 +40,19 @@ class Layers {
     const bool bias = in.size() == 3;
     return b.op("layer_norm", std::move(in), {{"eps", eps}, {"bias", bias}});
   }
-  // x [B,T,D] and a head [V,D]: the loss of build_loss.
-  Value cross_entropy(Value x, Value head, Value targets) {
+  // x [..,D] and a head [V,D]: the loss of build_loss. With a gate and a mass, both as the targets,
+  // a word may also be copied (ops/linear_cross_entropy.cc).
+  Value cross_entropy(Value x, Value head, Value targets, Value gate = {}, Value mass = {}) {
     const Value scale = b.loss_scale();
     const auto scope = b.scope("loss");
     Attrs attrs{{"gradients", b.training}, {"chunk_rows", 0}};
     if (b.label_smoothing > 0) attrs.set({"smoothing", b.label_smoothing});
-    return b.op("linear_cross_entropy", {x, head, targets, scale}, attrs);
+    std::vector<Value> in{x, head, targets, scale};
+    if (mass.valid()) {
+      in.insert(in.end(), {gate, mass});
+      attrs.set({"copy", 1});
+    }
+    return b.op("linear_cross_entropy", std::move(in), attrs);
   }
 
  private:

@@ -23,6 +23,32 @@ std::unique_ptr<Model> make_model(std::string_view family) {
   return nullptr;
 }
 
+void refuse_sizes(Schema& schema, const char* key, const std::string& what,
+                  const std::string& expected, const std::string& remedy) {
+  throw Error({.code = ErrorCode::config,
+               .what = what,
+               .where = schema.where(key),
+               .expected = expected,
+               .got = what,
+               .remedy = remedy});
+}
+
+void set_auto(Schema& schema, const char* key, int64_t& field, int64_t value, const char* why) {
+  if (field >= 0) return;
+  field = value;
+  schema.note(key, why);
+}
+
+void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size) {
+  constexpr const char* kKey = "model.vocab_size";
+  set_auto(schema, kKey, field, tokenizer_size, "auto: from the tokenizer");
+  if (field < tokenizer_size)
+    refuse_sizes(schema, kKey,
+                 fmt::format("model.vocab_size {} is smaller than the tokenizer's {}", field,
+                             tokenizer_size),
+                 fmt::format("at least {}", tokenizer_size), "model.vocab_size=auto");
+}
+
 std::optional<ExternalConfig> own_config(const ExternalConfig& config, std::string_view family) {
   if (config.text("model_type").value_or("") != "millrace") return std::nullopt;
   auto own = config.object("millrace");

@@ -47,6 +47,7 @@ struct MaxLengths {
 struct Takes {
   bool packed_rows = false;  // several sequences in a row
   bool pairs = false;        // source and target of a pair apart, and nothing but pairs
+  bool open_words = false;   // of pairs, also the rare words of a source, to copy them
 };
 
 class Model {
@@ -62,7 +63,8 @@ class Model {
   // Builder::loss_scale() times the sum of the targets' negative log-likelihoods. For packed rows
   // also "segments" and "positions" (i32 [B,T]): which sequence of its row a token is of, and where
   // in it; tokens of different sequences do not see each other. Of pairs, tokens and targets are
-  // the target's, and there are "source" (i32 [B,S]) and "source_lengths" (i32 [B]).
+  // the target's, and there are "source" (i32 [B,S]) and "source_lengths" (i32 [B]). With open
+  // words also "source_open" (i32 [B,S]); targets from vocab_size() on are words of it.
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;
   // The graph of generation: T new tokens behind those that a key/value cache of `capacity` tokens
   // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [], tokens in the cache) and
@@ -71,7 +73,11 @@ class Model {
   // rows to a source (shape.beams) also kBeamHistory and kBeamParents: what a model keeps by place
   // is found through the first, what it keeps as a state is taken from the second's row.
   virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
+  // False: build_decode is still to come, and there is neither sample text nor `generate`.
+  virtual bool can_generate() const { return true; }
   virtual Takes takes() const { return {}; }
+  // Of pairs: the longest source as the family's own keys have it; 0: they do not say.
+  virtual int64_t own_source_length() const { return 0; }
   // Of pairs: keeps what build_decode needs of the sources [B,S] in leaves of kind cache. Declares
   // the inputs "source" and "source_lengths".
   virtual void build_encode(Builder& b, BatchShape shape) const {
@@ -85,6 +91,14 @@ class Model {
   virtual std::string external_config() const = 0;
   virtual bool read_external_config(const ExternalConfig& config) = 0;
 };
+
+// Refuses a config: what is wrong is also what was got.
+[[noreturn]] void refuse_sizes(Schema& schema, const char* key, const std::string& what,
+                               const std::string& expected, const std::string& remedy);
+// What `auto` stands for.
+void set_auto(Schema& schema, const char* key, int64_t& field, int64_t value, const char* why);
+// The vocabulary: `auto`, or no smaller than the tokenizer's.
+void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size);
 
 // Of a config.json that Millrace wrote for a shape without a name elsewhere: the part about the
 // family; nothing when it is another's.

@@ -12,32 +12,6 @@ int64_t nearest_divisor(int64_t n, int64_t wish) {
 
 }  // namespace
 
-void refuse_sizes(Schema& schema, const char* key, const std::string& what,
-                  const std::string& expected, const std::string& remedy) {
-  throw Error({.code = ErrorCode::config,
-               .what = what,
-               .where = schema.where(key),
-               .expected = expected,
-               .got = what,
-               .remedy = remedy});
-}
-
-void set_auto(Schema& schema, const char* key, int64_t& field, int64_t value, const char* why) {
-  if (field >= 0) return;
-  field = value;
-  schema.note(key, why);
-}
-
-void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size) {
-  constexpr const char* kKey = "model.vocab_size";
-  set_auto(schema, kKey, field, tokenizer_size, "auto: from the tokenizer");
-  if (field < tokenizer_size)
-    refuse_sizes(schema, kKey,
-                 fmt::format("model.vocab_size {} is smaller than the tokenizer's {}", field,
-                             tokenizer_size),
-                 fmt::format("at least {}", tokenizer_size), "model.vocab_size=auto");
-}
-
 void TransformerShape::declare(Schema& s) {
   s.integer("model.d_model", &D).range(1, 65536).help("Width of the residual stream.");
   s.integer("model.num_heads", &H)

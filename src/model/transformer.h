@@ -52,12 +52,4 @@ struct TransformerShape {
   void drop(Builder& b, std::vector<Value>& in, Attrs& attrs) const;
 };
 
-// Refuses a config: what is wrong is also what was got.
-[[noreturn]] void refuse_sizes(Schema& schema, const char* key, const std::string& what,
-                               const std::string& expected, const std::string& remedy);
-// What `auto` stands for.
-void set_auto(Schema& schema, const char* key, int64_t& field, int64_t value, const char* why);
-// The vocabulary: `auto`, or no smaller than the tokenizer's.
-void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size);
-
 }  // namespace millrace

@@ -1,6 +1,6 @@
 // permute on the CPU. Dimensions that stay neighbours are merged first. When the innermost stays in
 // place, runs are copied; otherwise it is a transpose, done in tiles so that both sides use whole
-// cache lines.
+// cache lines. Ids are moved as if they were floats: bits are bits.
 #include <algorithm>
 #include <array>
 

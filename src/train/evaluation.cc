@@ -18,6 +18,8 @@ void write_batch(Session& session, size_t plan, const Batch& batch) {
     session.write_input<int32_t>(plan, "source", batch.source);
     session.write_input<int32_t>(plan, "source_lengths", batch.source_lengths);
   }
+  if (!batch.source_open.empty())
+    session.write_input<int32_t>(plan, "source_open", batch.source_open);
 }
 
 std::optional<double> validate(const TrainingData& data, Session& session, size_t first_plan,

@@ -262,7 +262,8 @@ std::vector<const Plan*> Programs::plans() const {
   std::vector<const Plan*> list;
   for (const auto* of : {&steps, &accumulates, &evaluates})
     for (const Plan& plan : *of) list.push_back(&plan);
-  list.insert(list.end(), {&generation.prefill, &generation.decode});
+  if (!generation.decode.graph.nodes.empty())
+    list.insert(list.end(), {&generation.prefill, &generation.decode});
   if (!refresh.graph.nodes.empty()) list.push_back(&refresh);
   return list;
 }
@@ -279,8 +280,9 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
     evaluates.push_back(build_eval_graph(model, shape));
   PassOptions options = settings.pass_options();
   // What a memory limit changes is the training graph's.
-  const DecodePlans generation =
-      make_decode_plans(model, model.max_lengths().target, options, backend);
+  DecodePlans generation;
+  if (model.can_generate())
+    generation = make_decode_plans(model, model.max_lengths().target, options, backend);
   const auto overhead = backend.overhead_bytes(options.precision);
   auto attempt = [&](const PassOptions& with) {
     Programs p{{}, {}, {}, generation, {}, with, overhead};

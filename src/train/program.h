@@ -63,7 +63,8 @@ struct ProgramShapes {
 struct Programs {
   // One for each shape of a batch; none to accumulate with when an update is one batch.
   std::vector<Plan> steps, accumulates, evaluates;
-  DecodePlans generation;  // of sample text, with a cache of training.max_length tokens
+  // Of sample text, with a cache of training.max_length tokens; empty when the model writes none.
+  DecodePlans generation;
   Plan refresh;  // makes the 16-bit copies of the parameters anew; empty when there are none
   PassOptions passes;
   // Of a device, beside the arena: context and libraries, where they were measured.
@@ -77,7 +78,7 @@ struct Programs {
   size_t evaluate_plan(size_t shape = 0) const { return steps.size() + accumulates.size() + shape; }
   size_t prefill_plan() const { return evaluate_plan(evaluates.size()); }
   size_t decode_plan() const { return prefill_plan() + 1; }
-  size_t refresh_plan() const { return prefill_plan() + 2; }
+  size_t refresh_plan() const { return plans().size() - 1; }
   int64_t total_bytes() const { return layout_session(plans()).total_bytes(); }  // the arena
   // What must fit: the arena, and the overhead as far as it is known.
   int64_t needed_bytes() const { return total_bytes() + overhead.value_or(0); }

@@ -127,12 +127,15 @@ void Settings::declare(Schema& s) {
   s.integer("training.max_length", &max_length)
       .range(1, 1 << 20)
       .alias("training.max_tgt_len")
+      .alias("model.max_target_len")
       .help("Tokens per sequence; of pairs whose sides a model reads apart, of a target.");
   s.integer("training.max_source_length", &max_source_length)
       .range(1, 1 << 20)
       .allow_auto()
       .alias("training.max_src_len")
-      .help("Tokens of a source, where a model reads source and target apart; auto: max_length.");
+      .help(
+          "Tokens of a source, where a model reads source and target apart; auto: what the model's "
+          "keys say, else max_length.");
   s.integer("training.max_steps", &max_steps)
       .range(0, 1e12)
       .help("Updates; 0: max_tokens or num_epochs decides.");
@@ -154,6 +157,11 @@ void Settings::declare(Schema& s) {
       .above(0)
       .max(1)
       .help("Denominator epsilon of Adam and Adagrad.");
+  s.number("training.initial_accumulator", &optimizer.initial_accumulator)
+      .min(0)
+      .max(1e6)
+      .help(
+          "Adagrad: what its sums of squares begin with; above 0 the first updates are no leaps.");
   s.number("training.momentum", &optimizer.momentum).min(0).below(1).help("SGD's momentum.");
   s.boolean("training.nesterov", &optimizer.nesterov).help("SGD with Nesterov momentum.");
   s.number("training.weight_decay", &optimizer.weight_decay)

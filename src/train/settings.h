@@ -15,6 +15,7 @@ struct OptimizerSettings {
   std::string kind = "adamw";
   double learning_rate = 1e-3;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  double initial_accumulator = 0;
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 0.1;

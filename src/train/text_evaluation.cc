@@ -39,7 +39,7 @@ class PairsInOrder {
 
 Metrics evaluate_texts(const Model& model, const Settings& settings, const Dataset& data,
                        Backend& backend, const fs::path& folder, const TextEvaluation& options) {
-  if (!model.takes().pairs || !data.validation.tokens) return {};
+  if (!model.takes().pairs || !model.can_generate() || !data.validation.tokens) return {};
   const MaxLengths most = model.max_lengths();
   BeamSearch beam(model, options.at_once, most.source, most.target, options.beam,
                   settings.pass_options(), backend);

@@ -81,6 +81,7 @@ class Loop {
 
   int64_t updates() const { return state_.step; }
 
+  bool samples() const { return s_.sample_length > 0 && model_.can_generate(); }
   std::string sample() {
     const Tokenizer& tokenizer = data_.set.tokenizer();
     const std::vector<int32_t> prompt = data_.sample_prompt(s_, model_.takes());
@@ -147,9 +148,12 @@ class Loop {
   void begin_anew() {
     initialize(session_, model_, static_cast<uint64_t>(s_.seed));
     for (const Node& n : programs_.step().graph.nodes)
-      if (n.leaf == Leaf::optimizer_state)
+      if (n.leaf == Leaf::optimizer_state) {
+        const bool sum = n.name.starts_with("sum.");  // adagrad's
+        const auto value = static_cast<float>(sum ? s_.optimizer.initial_accumulator : 0);
         fill_leaf(session_, n.name,
-                  [](int64_t, std::span<float> out) { std::fill(out.begin(), out.end(), 0.0f); });
+                  [&](int64_t, std::span<float> out) { std::fill(out.begin(), out.end(), value); });
+      }
     if (session_.has(kLossScaling)) write_scalar(kLossScaling, kFirstLossScaling);
     if (s_.ema_decay > 0)
       for (const Parameter& p : model_.parameters())
@@ -175,7 +179,7 @@ class Loop {
     const bool last = step == length_.total, report = step % s_.log_interval == 0 || last,
                epoch = length_.due({{1, Duration::Unit::epochs}}, step),
                evaluation = length_.due(eval_every_, step) || last,
-               sampling = s_.sample_length > 0 && length_.due(s_.sample_every, step);
+               sampling = samples() && length_.due(s_.sample_every, step);
     // Nobody asks for the loss of the last update: a device goes on with the next.
     if (step > 0 && !report && !epoch && !evaluation && !sampling && !(run_ && save_due()))
       return true;
@@ -686,7 +690,7 @@ TrainResult train(const Model& model, const Settings& settings, const TrainingDa
         "op";
     throw Error(fields);
   }
-  if (run && settings.sample_length > 0 && !result.stopped) result.sample = loop.sample();
+  if (run && loop.samples() && !result.stopped) result.sample = loop.sample();
   // Kernels stay on a device once they are loaded: at the end, with the arena still there, it is
   // the most.
   if (const auto vitals = backend.vitals()) result.device_bytes = vitals->bytes;

@@ -41,6 +41,7 @@ TrainingData make_training_data(Dataset set, const Settings& settings, Takes tak
   BatchOptions o;
   o.batching = resolved_batching(s.batching, data.set, takes.packed_rows);
   if (takes.pairs) o.max_source = settings.max_source_length;
+  o.open_words = takes.open_words;
   o.batch_size = settings.batch_size;
   o.batch_tokens = s.batch_tokens;
   o.sequences = {settings.max_length, s.chunking, s.chunk_overlap};

@@ -697,6 +697,13 @@ for workers in 0 1 2 7; do
   grep -h '"train/loss"' runs/latest/metrics.jsonl | sed 's/.*"train\/loss":\([^,}]*\).*/\1/' >"losses.$workers"
   report "the losses of $workers workers" "$(cmp losses.0 "losses.$workers" 2>&1)"
 done
+good_with 's/type: gpt/type: pointer_generator/; /d_model/d; /num_heads/d' pointer.yaml
+pairs=(data.train=qa.csv 'data.fields=[question, answer]' data.tokenizer=word model.hidden_dim=16)
+run train pointer.yaml "${pairs[@]}" model.chunk_len=8 model.num_chunks=2 --run-name pointer
+holds "a pointer-generator is trained, and writes no sample" 0 'step=3/3' 'validation loss'
+refused "generation that is to come" 1 'is to come' 'millrace eval' -- generate runs/latest --prompt who
+refused "two lengths of a source" 2 'model.chunk_len=8' 'a source has up to 32' 'training.max_source_length=16' -- train pointer.yaml "${pairs[@]}" model.chunk_len=8 model.num_chunks=2 training.max_source_length=32
+refused "labels smoothed over words that are copied" 2 'training.label_smoothing' 'copies words' 'training.label_smoothing=0' -- train pointer.yaml "${pairs[@]}" training.label_smoothing=0.1
 printf 'bad,bad,bad\n' >>qa.csv
 refused "a bad record" 2 'qa.csv:122' 'expected: 2 fields' 'got:      3' 'data.on_bad_record=skip' -- train good.yaml data.train=qa.csv 'data.fields=[question, answer]'
 run data prepare good.yaml data.train=qa.csv 'data.fields=[question, answer]' data.on_bad_record=skip

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden values that the C++ tests compare with. Run by hand; the tests need no Python.
 
-    python3 make_golden.py [output folder, default: beside this script]
+    python3 make_golden.py [output folder, default: beside this script [files to make, default: all]]
 
 Needs torch, transformers and safetensors. Everything runs on the CPU with one thread and fixed seeds.
 Every file carries one metadata entry, `golden`: JSON with the hyper-parameters below, the library
@@ -32,6 +32,11 @@ seq2seq_pre.safetensors, seq2seq_post.safetensors, each with _grad     torch.nn'
     The same, with source I32 [10,3,11] and source_lengths I32 [10,3]. Names and layouts are Millrace's: torch's are put
     into them here (see as_millrace). pre: norms before, one embedding for all, gelu; post: norms behind, three
     embeddings, relu, label smoothing 0.1 (in `losses` too).
+
+pointer_tiny.safetensors, with _grad     a pointer-generator: torch.nn's LSTM over packed sequences and LSTMCell, the
+                                         distribution over the extended vocabulary written down in full
+    The same, with source_open I32 [10,3,11] as well and without logits. Words from 61 on are rare ones: 0 in `source`, and
+    in `targets` only where their source has them. `losses` holds the mean of -log P and of the repeated attention.
 
 ops.safetensors     single operations, float64 throughout
     op/<case>/in<i>        F64, or I32 for ids, targets, lengths, positions
@@ -93,9 +98,12 @@ FINAL = {
     "llama_tiny": ["model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight",
                    "model.norm.weight"],
     "seq2seq_pre": ["embedding.weight", "encoder.layers.0.attention.qkv.weight", "layers.1.cross.kv.weight"],
+    "pointer_tiny": ["embedding.weight", "encoder.layers.0.recurrent.weight", "attention.coverage.weight"],
     "seq2seq_post": ["encoder.embedding.weight", "layers.0.cross.q.bias", "layers.1.norm_cross.weight"],
 }
 SEQ2SEQ = dict(width=32, heads=4, inner=48, encoder_layers=1, decoder_layers=2, max_length=24)
+POINTER = dict(emb_dim=16, hidden_dim=16, num_layers=2, attention_dim=24, coverage_weight=0.7)
+RARE = 5  # words behind the vocabulary
 OPTIMIZERS = {
     "adamw": (torch.optim.AdamW, dict(lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)),
     "adam": (torch.optim.Adam, dict(lr=0.05, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)),
@@ -114,8 +122,10 @@ def initialise(model, generator):
     """Larger than the default, so that attention is not uniform and no gradient is tiny by design."""
     with torch.no_grad():
         for name, p in model.named_parameters():
+            if not p.requires_grad:
+                continue
             noise = torch.randn(p.shape, generator=generator)
-            if p.dim() >= 2:
+            if p.dim() >= 2 or isinstance(model, PointerGenerator) and "bias" not in name:
                 p.copy_(0.2 * noise)
             else:
                 p.copy_((0.0 if name.endswith("bias") else 1.0) + 0.1 * noise)
@@ -203,10 +213,78 @@ def as_millrace(name, tensor):
     return {f"{prefix}{norms[norm]}.{kind}": tensor}
 
 
+class PointerGenerator(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        nn, E, H, A = torch.nn, POINTER["emb_dim"], POINTER["hidden_dim"], POINTER["attention_dim"]
+        self.embedding = nn.Embedding(VOCAB, E)
+        self.encoder = nn.LSTM(E, H, POINTER["num_layers"], bidirectional=True, batch_first=True)
+        self.reduce_h, self.reduce_c = nn.Linear(2 * H, H), nn.Linear(2 * H, H)
+        self.keys, self.query = nn.Linear(2 * H, A), nn.Linear(H, A, bias=False)
+        self.score, self.coverage = nn.Parameter(torch.zeros(A)), nn.Parameter(torch.zeros(A))
+        self.cell = nn.LSTMCell(E + 2 * H, H)
+        self.gate_state, self.gate_context, self.gate_input = nn.Linear(H, 1, False), nn.Linear(2 * H, 1), nn.Linear(E, 1, False)
+        self.output_state, self.output_context = nn.Linear(H, H, False), nn.Linear(2 * H, H)
+        self.head = nn.Linear(H, VOCAB, bias=False)
+        for name, p in self.named_parameters():  # one bias is enough
+            if ".bias_hh" in name:
+                p.requires_grad_(False).zero_()
+
+    def forward(self, tokens, targets, source, source_lengths, source_open):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(self.embedding(source), source_lengths, batch_first=True,
+                                                         enforce_sorted=False)
+        memory, (h, c) = self.encoder(packed)
+        memory = torch.nn.utils.rnn.pad_packed_sequence(memory, batch_first=True, total_length=S)[0]
+        h = F.relu(self.reduce_h(torch.cat([h[-2], h[-1]], -1)))
+        c = F.relu(self.reduce_c(torch.cat([c[-2], c[-1]], -1)))
+        keys, padding = self.keys(memory), torch.arange(S)[None] >= source_lengths[:, None]
+        context, covered, losses = torch.zeros_like(memory[:, 0]), torch.zeros_like(memory[..., 0]), []
+        for t in range(T):
+            x = self.embedding(tokens[:, t])
+            h, c = self.cell(torch.cat([x, context], -1), (h, c))
+            field = torch.tanh(keys + self.query(h)[:, None] + covered[..., None] * self.coverage)
+            attention = (field @ self.score).masked_fill(padding, -math.inf).softmax(-1)
+            context = (attention[:, None] @ memory)[:, 0]
+            overlap = torch.minimum(attention, covered).sum(-1)
+            covered = covered + attention
+            gate = torch.sigmoid(self.gate_state(h) + self.gate_context(context) + self.gate_input(x))
+            generated = self.head(self.output_state(h) + self.output_context(context)).softmax(-1)
+            p = torch.cat([gate * generated, torch.zeros_like(generated[:, :RARE])], -1)
+            p = p.scatter_add(1, source_open.clamp(min=0), (1 - gate) * attention)
+            wanted = p.gather(1, targets[:, t, None].clamp(min=0))[:, 0]
+            losses.append(POINTER["coverage_weight"] * overlap - wanted.log())
+        return torch.stack(losses, 1)[targets != IGNORED].mean()
+
+
+def pointer_as_millrace(tensors):
+    """Parameters of PointerGenerator, or their gradients, as Millrace's: [in, out], both directions in one."""
+    E, ours = POINTER["emb_dim"], {}
+    for i in range(POINTER["num_layers"]):
+        both = lambda kind: torch.cat([tensors[f"encoder.{kind}_l{i}"], tensors[f"encoder.{kind}_l{i}_reverse"]])
+        ours[f"encoder.layers.{i}.input.weight"] = both("weight_ih").T
+        ours[f"encoder.layers.{i}.input.bias"] = both("bias_ih")
+        recurrent = both("weight_hh").unflatten(0, (2, -1))  # [2,4H,H]
+        ours[f"encoder.layers.{i}.recurrent.weight"] = recurrent.mT.flatten(0, 1)
+    inputs = tensors["cell.weight_ih"].T
+    ours["decoder.input.weight"], ours["decoder.input.bias"] = inputs[:E], tensors["cell.bias_ih"]
+    ours["decoder.recurrent.weight"] = torch.cat([tensors["cell.weight_hh"].T, inputs[E:]])
+    ours["embedding.weight"], ours["decoder.head.weight"] = tensors["embedding.weight"], tensors["head.weight"]
+    for name in ("score", "coverage"):
+        ours[f"attention.{name}.weight"] = tensors[name]
+    for theirs in ("reduce_h", "reduce_c", "keys", "query", "gate_state", "gate_context", "gate_input", "output_state",
+                   "output_context"):
+        room = {"reduce": "", "keys": "attention.", "query": "attention."}.get(theirs.split("_")[0], "decoder.")
+        name = room + theirs.replace("_", ".")
+        ours[f"{name}.weight"] = tensors[f"{theirs}.weight"].T
+        if f"{theirs}.bias" in tensors:
+            ours[f"{name}.bias"] = tensors[f"{theirs}.bias"]
+    return ours
+
+
 def to_float64(model):
     """A copy that is float64 throughout: transformers' Llama casts to float32 in norms and rotary."""
     model = copy.deepcopy(model).double()
-    if isinstance(model, Seq2Seq):
+    if isinstance(model, (Seq2Seq, PointerGenerator)):
         return model
     model.set_attn_implementation("sdpa")  # eager attention casts its softmax to float32
     for parent in list(model.modules()):
@@ -234,7 +312,7 @@ class Float64Only(TorchDispatchMode):
 def train(model, inputs, targets, smoothing):
     """Ten steps; the tensors of the module docstring, without init/."""
     model.train()
-    parameters = dict(model.named_parameters())
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in parameters.values() if p.dim() >= 2], "weight_decay": TRAIN["weight_decay"]},
          {"params": [p for p in parameters.values() if p.dim() < 2], "weight_decay": 0.0}],
@@ -243,12 +321,16 @@ def train(model, inputs, targets, smoothing):
     for step in range(STEPS):
         optimizer.zero_grad()
         out = model(**{key: value[step] if isinstance(value, torch.Tensor) else value for key, value in inputs.items()})
-        logits = out if isinstance(out, torch.Tensor) else out.logits
-        loss = F.cross_entropy(logits.reshape(-1, VOCAB), targets[step].reshape(-1), ignore_index=IGNORED,
-                               label_smoothing=smoothing)
+        if isinstance(model, PointerGenerator):
+            loss = out
+        else:
+            logits = out if isinstance(out, torch.Tensor) else out.logits
+            loss = F.cross_entropy(logits.reshape(-1, VOCAB), targets[step].reshape(-1), ignore_index=IGNORED,
+                                   label_smoothing=smoothing)
         loss.backward()
         if step == 0:
-            result["logits"] = logits.detach().clone()
+            if loss is not out:
+                result["logits"] = logits.detach().clone()
             result.update(renamed("grad", model, {name: p.grad for name, p in parameters.items()}))
         norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), TRAIN["clip"], foreach=False))
         losses.append(loss.detach())
@@ -259,6 +341,8 @@ def train(model, inputs, targets, smoothing):
 
 
 def renamed(kind, model, tensors):
+    if isinstance(model, PointerGenerator):
+        return {f"{kind}/{ours}": tensor.detach().clone() for ours, tensor in pointer_as_millrace(tensors).items()}
     rename = as_millrace if isinstance(model, Seq2Seq) else lambda name, tensor: {name: tensor}
     return {f"{kind}/{ours}": part.detach().clone() for name, tensor in tensors.items() for ours, part in rename(name, tensor).items()}
 
@@ -283,14 +367,29 @@ def make_sources(tokens, generator):
     return source, lengths
 
 
+def make_open(source, lengths, targets, generator):
+    """A third of a source's words become rare ones, and a third of the targets words of their source."""
+    rare = torch.rand(source.shape, generator=generator) < 1 / 3
+    words = torch.where(rare, VOCAB + source % RARE, source)
+    source[rare] = 0
+    places = (torch.rand(targets.shape, generator=generator) * lengths[..., None]).long()
+    copied = (torch.rand(targets.shape, generator=generator) < 1 / 3) & (targets != IGNORED)
+    targets[copied] = words.gather(-1, places)[copied]
+    words[torch.arange(S) >= lengths[..., None]] = -1
+    return words
+
+
 def make_model(folder, name, model, config, seed, smoothing=0.0):
     generator = torch.Generator().manual_seed(seed)
     initialise(model, generator)
     tokens, targets = make_batches(generator)
     sources = {}
-    if isinstance(model, Seq2Seq):
+    if isinstance(model, (Seq2Seq, PointerGenerator)):
         sources = dict(zip(("source", "source_lengths"), make_sources(tokens, generator)))
         inputs = {"tokens": tokens, **sources}
+        if isinstance(model, PointerGenerator):
+            sources["source_open"] = make_open(*sources.values(), targets, generator)
+            inputs |= {"targets": targets, "source_open": sources["source_open"]}
     else:
         inputs = {"input_ids": tokens, "use_cache": False}
     init = renamed("init", model, dict(model.named_parameters()))
@@ -430,13 +529,18 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
-    make_model(folder, "seq2seq_pre", Seq2Seq(True, "gelu", True), SEQ2SEQ, seed=4)
-    make_model(folder, "seq2seq_post", Seq2Seq(False, "relu", False), SEQ2SEQ, seed=5, smoothing=0.1)
     gpt2 = transformers.GPT2Config(**GPT2, attn_implementation="eager")
-    make_model(folder, "gpt2_tiny", transformers.GPT2LMHeadModel(gpt2), GPT2, seed=1)
     llama = transformers.LlamaConfig(**LLAMA, attn_implementation="eager")
-    make_model(folder, "llama_tiny", transformers.LlamaForCausalLM(llama), LLAMA, seed=2)
-    make_ops(folder, seed=3)
+    models = {
+        "seq2seq_pre": lambda name: make_model(folder, name, Seq2Seq(True, "gelu", True), SEQ2SEQ, seed=4),
+        "seq2seq_post": lambda name: make_model(folder, name, Seq2Seq(False, "relu", False), SEQ2SEQ, seed=5, smoothing=0.1),
+        "gpt2_tiny": lambda name: make_model(folder, name, transformers.GPT2LMHeadModel(gpt2), GPT2, seed=1),
+        "llama_tiny": lambda name: make_model(folder, name, transformers.LlamaForCausalLM(llama), LLAMA, seed=2),
+        "ops": lambda name: make_ops(folder, seed=3),
+        "pointer_tiny": lambda name: make_model(folder, name, PointerGenerator(), POINTER, seed=6),
+    }
+    for name in sys.argv[2:] or models:
+        models[name](name)
 
 
 if __name__ == "__main__":

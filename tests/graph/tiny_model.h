@@ -1,5 +1,5 @@
-// Tiny gpt models of both shapes, with a few training steps to compare: what the tests of passes
-// and plans share.
+// Tiny models, gpt of both shapes unless said, with a few training steps to compare: what the tests
+// of passes and plans share.
 #pragma once
 #include <functional>
 #include <memory>
@@ -78,6 +78,14 @@ inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny,
             static_cast<int32_t>(1 + random.below(static_cast<uint64_t>(tiny.shape.source))));
       session.write<int32_t>("source", source);
       session.write<int32_t>("source_lengths", lengths);
+      if (session.has("source_open")) {
+        // Every third word of a source is rare, and a word of it is the first target of its row.
+        for (size_t i = 0; i < source.size(); i += 3) source[i] += TinyModel::kVocabulary;
+        session.write<int32_t>("source_open", source);
+        for (int64_t row = 0; row < tiny.shape.batch; ++row)
+          targets[static_cast<size_t>(row * tiny.shape.length)] =
+              source[static_cast<size_t>(row * tiny.shape.source)];
+      }
     }
     const float scale = 1.0f / static_cast<float>(tokens_per_step), rate = 3e-3f,
                 number = static_cast<float>(step + 1);

@@ -1,0 +1,290 @@
+// The pointer-generator (See, Liu, Manning, "Get To The Point", arXiv 1704.04368): a summary is
+// written word by word, each generated from the vocabulary or copied out of the source.
+//   memory = BiLSTM(source), keys = memory W + b;  h_0, c_0 = relu(last states of both directions)
+//   h_t, context_t, attention_t, overlap_t: op attention_decoder, of x_t = embedding(token t)
+//   gate_t = w_c context_t + w_h h_t + w_x x_t + b
+//   P(word) = s(gate_t) softmax(head (U [h_t; context_t] + b)) + (1 - s(gate_t)) mass_t(word)
+// with s the sigmoid and mass_t the attention on the places of the source that hold the word. The
+// loss is -log P(target) and, in training, coverage_weight overlap_t, which is large where
+// attention goes where it was before. Two things differ from the paper: the decoder's LSTM reads
+// [x; context] itself, not a projection of it; and the head has no bias.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "model/layers.h"
+
+namespace millrace {
+namespace {
+
+class PointerGenerator : public Model {
+ public:
+  void declare(Schema& s) override {
+    s.integer("model.emb_dim", &E_)
+        .range(1, 65536)
+        .help("Width of the embedding, which source and target share.");
+    s.integer("model.hidden_dim", &H_)
+        .range(1, 65536)
+        .help("Units of the decoder's LSTM, and of each direction of the encoder's.");
+    s.integer("model.num_layers", &L_).range(1, 1024).help("Layers of the encoder.");
+    s.integer("model.attention_dim", &A_)
+        .range(1, 65536)
+        .allow_auto()
+        .help("Units of the attention; auto: 2 x hidden_dim.");
+    s.integer("model.chunk_len", &chunk_length_)
+        .range(1, 1 << 20)
+        .help("The longest source is chunk_len x num_chunks tokens, read as one sequence.");
+    s.integer("model.num_chunks", &chunks_)
+        .range(1, 1 << 20)
+        .allow_auto()
+        .help("See chunk_len; auto: training.max_source_length alone says how long a source is.");
+    s.integer("model.vocab_size", &V_)
+        .range(2, 1 << 24)
+        .allow_auto()
+        .help("Words that can be generated; auto: what the tokenizer has.");
+    s.boolean("model.coverage", &coverage_)
+        .help("Attention knows what it attended to before, and the loss counts what it repeats.");
+    s.number("model.coverage_weight", &coverage_weight_)
+        .min(0)
+        .max(1e6)
+        .help("Weight of the repeated attention in the training loss.");
+    s.number("model.dropout", &dropout_)
+        .min(0)
+        .below(1)
+        .help("Dropout on embeddings, between the encoder's layers and before the head.");
+    s.number("model.init_std", &init_std_)
+        .above(0)
+        .max(10)
+        .help(
+            "Standard deviation of the initial embedding: LSTMs fed with small numbers learn late. "
+            "Matrices get 1/sqrt(3 x their inputs), as in PyTorch.");
+  }
+
+  void resolve(Schema& s, int64_t vocab_size, MaxLengths lengths) override {
+    lengths_ = lengths;
+    set_auto(s, "model.attention_dim", A_, 2 * H_, "auto: 2 x hidden_dim");
+    if (chunks_ < 0) chunk_length_ = lengths.source;
+    set_auto(s, "model.num_chunks", chunks_, 1, "auto: training.max_source_length in one");
+    if (chunk_length_ * chunks_ != lengths.source)
+      refuse_sizes(
+          s, "model.chunk_len",
+          fmt::format("model.chunk_len {} x model.num_chunks {} is {}, and a source has up to {} "
+                      "tokens",
+                      chunk_length_, chunks_, chunk_length_ * chunks_, lengths.source),
+          fmt::format("training.max_source_length = chunk_len x num_chunks = {}",
+                      chunk_length_ * chunks_),
+          fmt::format("training.max_source_length={}", chunk_length_ * chunks_));
+    resolve_vocabulary(s, V_, vocab_size);
+    if (V_ > vocab_size)
+      refuse_sizes(
+          s, "model.vocab_size",
+          fmt::format("model.vocab_size {} is larger than the tokenizer's {}", V_, vocab_size),
+          fmt::format("{}: the ids behind it are those of rare words", vocab_size),
+          "model.vocab_size=auto");
+  }
+
+  std::vector<Parameter> parameters() const override {
+    using Init = Parameter::Init;
+    std::vector<Parameter> table;
+    auto weight = [&](const std::string& name, const Shape& shape, double std) {
+      table.push_back(
+          {name + ".weight", shape, Init::normal, std, shape.rank() >= 2, {}, {}, false});
+    };
+    auto std_of = [](int64_t rows) { return 1 / std::sqrt(3 * static_cast<double>(rows)); };
+    auto matrix = [&](const std::string& name, int64_t rows, int64_t columns) {
+      weight(name, {rows, columns}, std_of(rows));
+    };
+    auto linear = [&](const std::string& name, int64_t rows, int64_t columns) {
+      matrix(name, rows, columns);
+      table.push_back({name + ".bias", {columns}, Init::zeros, 0, false, {}, {}, false});
+    };
+    weight("embedding", {V_, E_}, init_std_);
+    for (int64_t i = 0; i < L_; ++i) {
+      const std::string name = fmt::format("encoder.layers.{}.", i);
+      linear(name + "input", i == 0 ? E_ : M(), 8 * H_);
+      weight(name + "recurrent", {2, H_, 4 * H_}, std_of(H_));
+    }
+    linear("reduce.h", M(), H_);
+    linear("reduce.c", M(), H_);
+    linear("attention.keys", M(), A_);
+    matrix("attention.query", H_, A_);
+    weight("attention.score", {A_}, std_of(A_));
+    // Zeros: attention begins as if there was no coverage.
+    if (coverage_)
+      table.push_back({"attention.coverage.weight", {A_}, Init::zeros, 0, false, {}, {}, false});
+    linear("decoder.input", E_, 4 * H_);
+    matrix("decoder.recurrent", H_ + M(), 4 * H_);
+    matrix("decoder.gate.state", H_, 1);
+    linear("decoder.gate.context", M(), 1);
+    matrix("decoder.gate.input", E_, 1);
+    matrix("decoder.output.state", H_, H_);
+    linear("decoder.output.context", M(), H_);
+    weight("decoder.head", {V_, H_}, std_of(H_));
+    return table;
+  }
+
+  Value build_loss(Builder& b, BatchShape shape) const override {
+    Layers layers(b, parameters());
+    const int64_t B = shape.batch, T = shape.length, S = shape.source;
+    const Source source = encode(layers, shape);
+    const TensorType rows{{B, T}, DType::i32};
+    const Value x = embed(layers, b.input("tokens", rows));
+    const Written written = decode(layers, x, source);
+    const auto scope = b.scope("copy");
+    const Value targets = time_major(b, b.input("targets", rows));
+    const Value source_open = b.input("source_open", {{B, S}, DType::i32});
+    const Value mass = b.op("copy_mass", {written.attention, source_open, targets});
+    const Value loss = layers.cross_entropy(written.hidden, written.head, targets,
+                                            b.reshape(written.gate, {T, B}), mass);
+    if (!coverage_ || !b.training) return loss;
+    // As a source of one place, a target matches itself, and one that is not scored nothing.
+    const Value scored =
+        b.op("copy_mass", {b.reshape(written.overlap, {1, T * B, 1}),
+                           b.reshape(targets, {T * B, 1}), b.reshape(targets, {1, T * B})});
+    const Value repeated = b.mul(b.reduce_to(scored, {}), b.loss_scale());
+    return b.add(loss, b.scale(repeated, coverage_weight_));
+  }
+
+  Value build_decode(Builder& b, BatchShape, int64_t) const override {
+    b.fail("generation with copied words is to come");
+    return {};
+  }
+  bool can_generate() const override { return false; }
+
+  Takes takes() const override { return {.pairs = true, .open_words = true}; }
+  int64_t own_source_length() const override { return chunks_ > 0 ? chunk_length_ * chunks_ : 0; }
+  int64_t vocab_size() const override { return V_; }
+  MaxLengths max_lengths() const override { return lengths_; }
+
+  std::string external_config() const override {
+    const nlohmann::ordered_json j = {{"model_type", "millrace"},
+                                      {"millrace",
+                                       {{"family", "pointer_generator"},
+                                        {"max_length", lengths_.target},
+                                        {"max_source_length", lengths_.source},
+                                        {"model",
+                                         {{"emb_dim", E_},
+                                          {"hidden_dim", H_},
+                                          {"num_layers", L_},
+                                          {"attention_dim", A_},
+                                          {"chunk_len", chunk_length_},
+                                          {"num_chunks", chunks_},
+                                          {"vocab_size", V_},
+                                          {"coverage", coverage_},
+                                          {"coverage_weight", coverage_weight_},
+                                          {"dropout", dropout_},
+                                          {"init_std", init_std_}}}}},
+                                      {"bos_token_id", nullptr},
+                                      {"eos_token_id", nullptr},
+                                      {"torch_dtype", "float32"}};
+    return j.dump(2) + "\n";
+  }
+
+  bool read_external_config(const ExternalConfig& config) override {
+    const auto own = own_config(config, "pointer_generator");
+    if (!own) return false;
+    Schema schema;
+    declare(schema);
+    const int64_t vocab_size = load_own_keys(schema, config, *own);
+    resolve(schema, vocab_size,
+            {own->required_integer("max_length", 1, 1 << 20),
+             own->required_integer("max_source_length", 1, 1 << 20)});
+    return true;
+  }
+
+ private:
+  int64_t M() const { return 2 * H_; }  // width of the memory
+
+  // What the decoder reads of a source.
+  struct Source {
+    Value memory, keys;  // [B,S,M], [B,S,A]
+    Value lengths;       // [B]
+    Value h, c;          // [B,H], its first state
+  };
+  // What it says of each place of a target.
+  struct Written {
+    Value hidden;     // [T,B,H], before the head
+    Value head;       // [V,H]
+    Value gate;       // [T,B,1], before its sigmoid
+    Value attention;  // [T,B,S]
+    Value overlap;    // [T,B], with coverage
+  };
+
+  static Value weight(Layers& layers, const std::string& name) {
+    const auto scope = layers.b.scope(name);
+    return layers.parameter("weight");
+  }
+  // [B,T] -> [T,B]: recurrence goes step by step through all rows.
+  static Value time_major(Builder& b, Value ids) {
+    return b.op("permute", {ids}, {{"order", "1x0"}});
+  }
+  // Ids [B,T] -> [T,B,E].
+  Value embed(Layers& layers, Value ids) const {
+    Builder& b = layers.b;
+    const auto scope = b.scope("embedding");
+    const Value rows = b.op("embedding", {time_major(b, ids), layers.parameter("weight")});
+    return b.dropout(rows, dropout_);
+  }
+
+  Source encode(Layers& layers, BatchShape shape) const {
+    Builder& b = layers.b;
+    const int64_t B = shape.batch, S = shape.source;
+    const Value lengths = b.input("source_lengths", {{B}, DType::i32});
+    Value y = embed(layers, b.input("source", {{B, S}, DType::i32}));
+    std::vector<Value> out;
+    for (int64_t i = 0; i < L_; ++i) {
+      const auto layer = b.layer(fmt::format("encoder.layers.{}", i));
+      if (i > 0) y = b.dropout(y, dropout_);
+      const Value x = b.reshape(layers.linear(y, "input"), {S, B, 2, 4 * H_});
+      out = b.op_all("lstm", {x, weight(layers, "recurrent"), lengths});
+      y = b.reshape(out[0], {S, B, M()});
+    }
+    auto reduced = [&](Value last, const char* name) {  // [B,2,H] -> [B,H]
+      const auto scope = b.scope("reduce");
+      return b.apply(Function::relu, layers.linear(b.reshape(last, {B, M()}), name));
+    };
+    const Value h = reduced(out[1], "h"), c = reduced(out[2], "c");
+    const auto scope = b.scope("attention");
+    const Value memory = b.op("permute", {y}, {{"order", "1x0x2"}});
+    return {memory, layers.linear(memory, "keys"), lengths, h, c};
+  }
+
+  // x [T,B,E], of the words before each place.
+  Written decode(Layers& layers, Value x, const Source& source) const {
+    Builder& b = layers.b;
+    std::vector<Value> in{layers.linear(x, "decoder.input"),
+                          weight(layers, "decoder.recurrent"),
+                          source.memory,
+                          source.keys,
+                          weight(layers, "attention.query"),
+                          weight(layers, "attention.score"),
+                          source.lengths,
+                          source.h,
+                          source.c};
+    if (coverage_) in.push_back(weight(layers, "attention.coverage"));
+    const auto scope = b.scope("decoder");
+    const auto out = b.op_all("attention_decoder", std::move(in), {{"coverage", coverage_}});
+    const Value h = out[0], context = out[1];
+    auto of_both = [&](const char* name) {
+      const auto part = b.scope(name);
+      return b.add(layers.linear(h, "state"), layers.linear(context, "context"));
+    };
+    return {.hidden = b.dropout(of_both("output"), dropout_),
+            .head = weight(layers, "head"),
+            .gate = b.add(of_both("gate"), layers.linear(x, "gate.input")),
+            .attention = out[2],
+            .overlap = coverage_ ? out[5] : Value{}};
+  }
+
+  int64_t E_ = 128, H_ = 256, L_ = 2, A_ = -1, V_ = -1, chunk_length_ = 128, chunks_ = -1;
+  bool coverage_ = true;
+  double coverage_weight_ = 1, dropout_ = 0, init_std_ = 1;
+  MaxLengths lengths_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_pointer_generator_model() {
+  return std::make_unique<PointerGenerator>();
+}
+
+}  // namespace millrace
