@@ -127,18 +127,8 @@ class Gpt : public Model {
 
   Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const override {
     Layers layers(b, parameters());
-    const Value tokens =
-        b.input(prompt_leaf(shape.length), {{shape.batch, shape.length}, DType::i32});
-    const Value position = b.input("position", {Shape{}, DType::i32});
-    const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
-    const Value positions =
-        b.op("iota", {position}, {{"size", shape.length}, {"repeat", shape.batch}});
-    const Value x = trunk(
-        layers, tokens,
-        {.position = position, .positions = positions, .batch = shape.batch, .capacity = capacity});
-    const Value last =
-        b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, s_.D})});  // [B, D]
-    return b.matmul(last, head_weight(layers), false, true);
+    const NewTokens given(b, shape, capacity);
+    return given.logits(b, trunk(layers, given.tokens, given.places), head_weight(layers));
   }
 
   Takes takes() const override { return {.packed_rows = true}; }
@@ -179,27 +169,22 @@ class Gpt : public Model {
            {"attention_bias", s_.bias},
            {"mlp_bias", s_.bias}};
     } else {
-      // Other programs must not take it for a model they know.
-      j = {{"model_type", "millrace"},
-           {"millrace",
-            {{"family", "gpt"},
-             {"max_length", T_},
-             {"model",
-              {{"d_model", s_.D},
-               {"num_layers", L_},
-               {"num_heads", s_.H},
-               {"num_kv_heads", s_.G},
-               {"d_ff", s_.F},
-               {"vocab_size", V_},
-               {"positions", s_.positions},
-               {"norm", s_.norm},
-               {"norm_eps", s_.eps},
-               {"activation", s_.activation},
-               {"tied_embeddings", tied_},
-               {"bias", s_.bias},
-               {"dropout", s_.dropout},
-               {"rope_theta", s_.theta},
-               {"init_std", s_.init_std}}}}}};
+      return own_config_text("gpt", *this,
+                             {{"d_model", s_.D},
+                              {"num_layers", L_},
+                              {"num_heads", s_.H},
+                              {"num_kv_heads", s_.G},
+                              {"d_ff", s_.F},
+                              {"vocab_size", V_},
+                              {"positions", s_.positions},
+                              {"norm", s_.norm},
+                              {"norm_eps", s_.eps},
+                              {"activation", s_.activation},
+                              {"tied_embeddings", tied_},
+                              {"bias", s_.bias},
+                              {"dropout", s_.dropout},
+                              {"rope_theta", s_.theta},
+                              {"init_std", s_.init_std}});
     }
     // None: our tokenizers have no such tokens, and the families' defaults name real ones.
     j["bos_token_id"] = j["eos_token_id"] = nullptr;
@@ -214,7 +199,7 @@ class Gpt : public Model {
     else if (type == "llama")
       read_llama(config);
     else
-      return read_own(config);
+      return read_own_config("gpt", *this, config);
     return true;
   }
 
@@ -305,17 +290,6 @@ class Gpt : public Model {
       if (rope->number("partial_rotary_factor", 0, 1).value_or(1) != 1)
         rope->refuse("partial_rotary_factor", "1", kAnother);
     }
-  }
-
-  // What external_config() wrote for a shape that has no name elsewhere.
-  bool read_own(const ExternalConfig& config) {
-    const auto own = own_config(config, "gpt");
-    if (!own) return false;
-    Schema schema;
-    declare(schema);
-    const int64_t vocab_size = load_own_keys(schema, config, *own);
-    resolve(schema, vocab_size, {own->required_integer("max_length", 1, 1 << 20), 0});
-    return true;
   }
 
   static std::vector<std::string> suffixed(std::vector<std::string> names, const char* suffix) {

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <nlohmann/json.hpp>
+
 namespace millrace {
 
 #define MR_MODEL(name) std::unique_ptr<Model> make_##name##_model();
@@ -49,21 +51,36 @@ void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size) 
                  fmt::format("at least {}", tokenizer_size), "model.vocab_size=auto");
 }
 
-std::optional<ExternalConfig> own_config(const ExternalConfig& config, std::string_view family) {
-  if (config.text("model_type").value_or("") != "millrace") return std::nullopt;
-  auto own = config.object("millrace");
-  if (!own) config.refuse("millrace", "an object", "a config.json as Millrace wrote it");
-  if (own->text("family").value_or("") != family) return std::nullopt;
-  return own;
+std::string own_config_text(std::string_view family, const Model& model,
+                            const nlohmann::ordered_json& keys) {
+  nlohmann::ordered_json own = {{"family", family}, {"max_length", model.max_lengths().target}};
+  if (model.takes().pairs) own["max_source_length"] = model.max_lengths().source;
+  own["model"] = keys;
+  const nlohmann::ordered_json j = {{"model_type", "millrace"},
+                                    {"millrace", own},
+                                    {"bos_token_id", nullptr},
+                                    {"eos_token_id", nullptr},
+                                    {"torch_dtype", "float32"}};
+  return j.dump(2) + "\n";
 }
 
-int64_t load_own_keys(Schema& schema, const ExternalConfig& config, const ExternalConfig& own) {
-  const auto keys = own.object("model");
-  if (!keys) own.refuse("model", "an object", "a config.json as Millrace wrote it");
+bool read_own_config(std::string_view family, Model& model, const ExternalConfig& config) {
+  constexpr const char* kRemedy = "a config.json as Millrace wrote it";
+  if (config.text("model_type").value_or("") != "millrace") return false;
+  const auto own = config.object("millrace");
+  if (!own) config.refuse("millrace", "an object", kRemedy);
+  if (own->text("family").value_or("") != family) return false;
+  const auto keys = own->object("model");
+  if (!keys) own->refuse("model", "an object", kRemedy);
   const int64_t vocab_size = keys->required_integer("vocab_size", 2, 1 << 24);
+  MaxLengths lengths{own->required_integer("max_length", 1, 1 << 20), 0};
+  if (model.takes().pairs) lengths.source = own->required_integer("max_source_length", 1, 1 << 20);
+  Schema schema;
+  model.declare(schema);
   schema.load_text(fmt::format("{{\"model\": {}}}", keys->json()), config.name());
   schema.finish();
-  return vocab_size;
+  model.resolve(schema, vocab_size, lengths);
+  return true;
 }
 
 std::unique_ptr<Model> model_from_external_config(std::string_view json, const std::string& name) {

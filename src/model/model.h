@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -100,11 +100,11 @@ void set_auto(Schema& schema, const char* key, int64_t& field, int64_t value, co
 // The vocabulary: `auto`, or no smaller than the tokenizer's.
 void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size);
 
-// Of a config.json that Millrace wrote for a shape without a name elsewhere: the part about the
-// family; nothing when it is another's.
-std::optional<ExternalConfig> own_config(const ExternalConfig& config, std::string_view family);
-// Its keys into a schema; returns the vocabulary.
-int64_t load_own_keys(Schema& schema, const ExternalConfig& config, const ExternalConfig& own);
+// A config.json for a shape without a name elsewhere, so that no other program takes it for a model
+// it knows: the family's keys and values; and the way back, false when it is another's.
+std::string own_config_text(std::string_view family, const Model& model,
+                            const nlohmann::ordered_json& keys);
+bool read_own_config(std::string_view family, Model& model, const ExternalConfig& config);
 
 // Inputs of a decode graph with several rows to a source, as in a beam search: i32 [B,capacity], by
 // place the row whose cache holds it; i32 [B], the row that each goes on from.

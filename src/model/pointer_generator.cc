@@ -156,39 +156,21 @@ class PointerGenerator : public Model {
   MaxLengths max_lengths() const override { return lengths_; }
 
   std::string external_config() const override {
-    const nlohmann::ordered_json j = {{"model_type", "millrace"},
-                                      {"millrace",
-                                       {{"family", "pointer_generator"},
-                                        {"max_length", lengths_.target},
-                                        {"max_source_length", lengths_.source},
-                                        {"model",
-                                         {{"emb_dim", E_},
-                                          {"hidden_dim", H_},
-                                          {"num_layers", L_},
-                                          {"attention_dim", A_},
-                                          {"chunk_len", chunk_length_},
-                                          {"num_chunks", chunks_},
-                                          {"vocab_size", V_},
-                                          {"coverage", coverage_},
-                                          {"coverage_weight", coverage_weight_},
-                                          {"dropout", dropout_},
-                                          {"init_std", init_std_}}}}},
-                                      {"bos_token_id", nullptr},
-                                      {"eos_token_id", nullptr},
-                                      {"torch_dtype", "float32"}};
-    return j.dump(2) + "\n";
+    return own_config_text("pointer_generator", *this,
+                           {{"emb_dim", E_},
+                            {"hidden_dim", H_},
+                            {"num_layers", L_},
+                            {"attention_dim", A_},
+                            {"chunk_len", chunk_length_},
+                            {"num_chunks", chunks_},
+                            {"vocab_size", V_},
+                            {"coverage", coverage_},
+                            {"coverage_weight", coverage_weight_},
+                            {"dropout", dropout_},
+                            {"init_std", init_std_}});
   }
-
   bool read_external_config(const ExternalConfig& config) override {
-    const auto own = own_config(config, "pointer_generator");
-    if (!own) return false;
-    Schema schema;
-    declare(schema);
-    const int64_t vocab_size = load_own_keys(schema, config, *own);
-    resolve(schema, vocab_size,
-            {own->required_integer("max_length", 1, 1 << 20),
-             own->required_integer("max_source_length", 1, 1 << 20)});
-    return true;
+    return read_own_config("pointer_generator", *this, config);
   }
 
  private:

@@ -114,27 +114,10 @@ class Seq2Seq : public Model {
 
   Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const override {
     Layers layers(b, parameters());
-    const Value tokens =
-        b.input(prompt_leaf(shape.length), {{shape.batch, shape.length}, DType::i32});
-    const Value position = b.input("position", {Shape{}, DType::i32});
-    const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
-    const Value positions =
-        b.op("iota", {position}, {{"size", shape.length}, {"repeat", shape.batch}});
-    Value history;
-    if (shape.beams > 1) {
-      history = b.input(kBeamHistory, {{shape.batch, capacity}, DType::i32});
-      b.input(kBeamParents, {{shape.batch}, DType::i32});
-    }
-    const Value x = decode(layers, tokens,
-                           {.position = position,
-                            .positions = positions,
-                            .history = history,
-                            .batch = shape.batch,
-                            .capacity = capacity},
-                           source_lengths(b, shape), [&] { return memory_cache(b, shape); });
-    const Value last =
-        b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, s_.D})});  // [B, D]
-    return b.matmul(last, head_weight(layers), false, true);
+    const NewTokens given(b, shape, capacity);
+    const Value x = decode(layers, given.tokens, given.places, source_lengths(b, shape),
+                           [&] { return memory_cache(b, shape); });
+    return given.logits(b, x, head_weight(layers));
   }
 
   Takes takes() const override { return {.pairs = true}; }
@@ -142,46 +125,28 @@ class Seq2Seq : public Model {
   MaxLengths max_lengths() const override { return lengths_; }
 
   std::string external_config() const override {
-    const nlohmann::ordered_json j = {{"model_type", "millrace"},
-                                      {"millrace",
-                                       {{"family", "seq2seq"},
-                                        {"max_length", lengths_.target},
-                                        {"max_source_length", lengths_.source},
-                                        {"model",
-                                         {{"d_model", s_.D},
-                                          {"num_layers", L_},
-                                          {"num_encoder_layers", E_},
-                                          {"num_heads", s_.H},
-                                          {"num_kv_heads", s_.G},
-                                          {"d_ff", s_.F},
-                                          {"vocab_size", V_},
-                                          {"positions", s_.positions},
-                                          {"norm", s_.norm},
-                                          {"norm_position", norm_position_},
-                                          {"norm_eps", s_.eps},
-                                          {"activation", s_.activation},
-                                          {"tied_embeddings", tied_},
-                                          {"shared_embeddings", shared_},
-                                          {"bias", s_.bias},
-                                          {"dropout", s_.dropout},
-                                          {"rope_theta", s_.theta},
-                                          {"init_std", s_.init_std}}}}},
-                                      {"bos_token_id", nullptr},
-                                      {"eos_token_id", nullptr},
-                                      {"torch_dtype", "float32"}};
-    return j.dump(2) + "\n";
+    return own_config_text("seq2seq", *this,
+                           {{"d_model", s_.D},
+                            {"num_layers", L_},
+                            {"num_encoder_layers", E_},
+                            {"num_heads", s_.H},
+                            {"num_kv_heads", s_.G},
+                            {"d_ff", s_.F},
+                            {"vocab_size", V_},
+                            {"positions", s_.positions},
+                            {"norm", s_.norm},
+                            {"norm_position", norm_position_},
+                            {"norm_eps", s_.eps},
+                            {"activation", s_.activation},
+                            {"tied_embeddings", tied_},
+                            {"shared_embeddings", shared_},
+                            {"bias", s_.bias},
+                            {"dropout", s_.dropout},
+                            {"rope_theta", s_.theta},
+                            {"init_std", s_.init_std}});
   }
-
   bool read_external_config(const ExternalConfig& config) override {
-    const auto own = own_config(config, "seq2seq");
-    if (!own) return false;
-    Schema schema;
-    declare(schema);
-    const int64_t vocab_size = load_own_keys(schema, config, *own);
-    resolve(schema, vocab_size,
-            {own->required_integer("max_length", 1, 1 << 20),
-             own->required_integer("max_source_length", 1, 1 << 20)});
-    return true;
+    return read_own_config("seq2seq", *this, config);
   }
 
  private:

@@ -12,6 +12,26 @@ int64_t nearest_divisor(int64_t n, int64_t wish) {
 
 }  // namespace
 
+NewTokens::NewTokens(Builder& b, BatchShape shape, int64_t capacity) {
+  tokens = b.input(prompt_leaf(shape.length), {{shape.batch, shape.length}, DType::i32});
+  places.position = b.input("position", {Shape{}, DType::i32});
+  row = b.input("prompt_row", {{shape.batch}, DType::i32});
+  places.positions =
+      b.op("iota", {places.position}, {{"size", shape.length}, {"repeat", shape.batch}});
+  if (shape.beams > 1) {
+    places.history = b.input(kBeamHistory, {{shape.batch, capacity}, DType::i32});
+    b.input(kBeamParents, {{shape.batch}, DType::i32});
+  }
+  places.batch = shape.batch;
+  places.capacity = capacity;
+}
+
+Value NewTokens::logits(Builder& b, Value x, Value head) const {
+  const Shape& shape = b.shape(x);
+  const Value rows = b.reshape(x, {shape[0] * shape[1], shape[2]});
+  return b.matmul(b.op("embedding", {row, rows}), head, false, true);
+}
+
 void TransformerShape::declare(Schema& s) {
   s.integer("model.d_model", &D).range(1, 65536).help("Width of the residual stream.");
   s.integer("model.num_heads", &H)

@@ -23,6 +23,16 @@ struct Places {
   bool cached() const { return capacity > 0; }
 };
 
+// The inputs of a decode graph, and what becomes of them.
+struct NewTokens {
+  NewTokens(Builder& b, BatchShape shape, int64_t capacity);
+  // x [B,T,D] -> [B,V], of the rows that are to be predicted after.
+  Value logits(Builder& b, Value x, Value head) const;
+
+  Value tokens, row;
+  Places places;
+};
+
 struct TransformerShape {
   int64_t D = 128, H = -1, G = -1, F = -1;  // -1: auto
   std::string positions = "learned", norm = "layer_norm", activation = "gelu_tanh";
