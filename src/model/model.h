@@ -71,7 +71,8 @@ class Model {
   // "prompt_row" (i32 [B], the rows of [B*T] to predict after); returns their logits [B, V]. The
   // caches are leaves of kind cache, the same in every plan of one batch and capacity.
   virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
-  // False: build_decode is still to come, and there is neither sample text nor `generate`.
+  // False: logits alone are not what it predicts, and who draws tokens cannot make more of them
+  // yet. There is neither sample text nor `generate`.
   virtual bool can_generate() const { return true; }
   virtual Takes takes() const { return {}; }
   // Of pairs: the longest source as the family's own keys have it; 0: they do not say.
