@@ -67,6 +67,12 @@ class ToHalf {
         copy_node(id, exact);
       }
     }
+    // A cache keeps 16 bits of what an op gives in full.
+    for (const Update& u : g_.updates) {
+      const Value v = r_.mapped(u.value);
+      const DType kept = r_.to.type(r_.mapped({u.leaf, 0})).dtype;
+      if (r_.to.type(v).dtype != kept) r_.map(u.value, cast(v, kept, g_[u.value.node]));
+    }
     // A shadow that no optimizer keeps (validation, generation) is only read.
     return r_.finish("precision", updates_);
   }

@@ -73,7 +73,8 @@ class Model {
   // rows to a source (shape.beams) also kBeamHistory and kBeamParents: what a model keeps by place
   // is found through the first, what it keeps as a state is taken from the second's row.
   virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
-  // False: build_decode is still to come, and there is neither sample text nor `generate`.
+  // False: logits alone are not what it predicts, and who draws tokens cannot make more of them
+  // yet. There is neither sample text nor `generate`.
   virtual bool can_generate() const { return true; }
   virtual Takes takes() const { return {}; }
   // Of pairs: the longest source as the family's own keys have it; 0: they do not say.

@@ -128,7 +128,7 @@ class PointerGenerator : public Model {
     const Source source = encode(layers, shape);
     const TensorType rows{{B, T}, DType::i32};
     const Value x = embed(layers, b.input("tokens", rows));
-    const Written written = decode(layers, x, source);
+    const Written written = decode(layers, x, layers.linear(x, "decoder.input"), source, coverage_);
     const auto scope = b.scope("copy");
     const Value targets = time_major(b, b.input("targets", rows));
     const Value source_open = b.input("source_open", {{B, S}, DType::i32});
@@ -144,9 +144,50 @@ class PointerGenerator : public Model {
     return b.add(loss, b.scale(repeated, coverage_weight_));
   }
 
-  Value build_decode(Builder& b, BatchShape, int64_t) const override {
-    b.fail("generation with copied words is to come");
-    return {};
+  void build_encode(Builder& b, BatchShape shape) const override {
+    Layers layers(b, parameters());
+    const Cache kept = cache(b, shape);
+    const Source source = encode(layers, shape);
+    b.update(kept.memory, source.memory);
+    b.update(kept.keys, source.keys);
+    b.update(kept.h, source.h);
+    b.update(kept.c, source.c);
+    for (const Value none : {kept.context, kept.covered})
+      b.update(none, b.constant(0, b.shape(none)));
+  }
+
+  // One word at a time. Besides the logits, of words that are generated, the outputs "gate" [B] and
+  // "attention" [B,S]: what is left to do is the mixture P at the head of this file.
+  Value build_decode(Builder& b, BatchShape shape, int64_t) const override {
+    if (shape.length != 1) b.fail("the decoder's state is kept behind every word");
+    Layers layers(b, parameters());
+    const int64_t B = shape.batch;
+    const Value x = embed(layers, b.input(prompt_leaf(1), {{B, 1}, DType::i32}));
+    b.input("position", {Shape{}, DType::i32});
+    b.input("prompt_row", {{B}, DType::i32});
+    const Cache kept = cache(b, shape);
+    Source source{kept.memory, kept.keys, b.input("source_lengths", {{B}, DType::i32}), kept.h,
+                  kept.c};
+    // The op begins without a context and without coverage: what there is of them is put into what
+    // they are added to.
+    const Value rows = b.op("iota", {}, {{"size", M()}, {"first", H_}});
+    const Value of_context = b.op("embedding", {rows, weight(layers, "decoder.recurrent")});
+    const Value projected =
+        b.add(layers.linear(x, "decoder.input"), b.matmul(kept.context, of_context));
+    if (coverage_) {
+      const Value wc = weight(layers, "attention.coverage");
+      source.keys = plus_product(b, source.keys, kept.covered, wc);
+    }
+    const Written written = decode(layers, x, projected, source, false);
+    // Sums over the one step there is: a leaf takes what a node computes.
+    b.update(kept.h, b.reduce_to(written.h, {B, H_}));
+    b.update(kept.c, b.reduce_to(written.c, {B, H_}));
+    b.update(kept.context, b.reduce_to(written.context, {B, M()}));
+    const Value attention = b.reshape(written.attention, {B, shape.source, 1});
+    b.update(kept.covered, b.add(kept.covered, attention));
+    b.output("gate", b.reshape(written.gate, {B}));
+    b.output("attention", b.reshape(attention, {B, shape.source}));
+    return b.matmul(b.reshape(written.hidden, {B, H_}), written.head, false, true);
   }
   bool can_generate() const override { return false; }
 
@@ -189,7 +230,24 @@ class PointerGenerator : public Model {
     Value gate;       // [T,B,1], before its sigmoid
     Value attention;  // [T,B,S]
     Value overlap;    // [T,B], with coverage
+    Value h, c;       // [T,B,H]
+    Value context;    // [T,B,M]
   };
+  // What decoding keeps of a source, and from one word to the next.
+  struct Cache {
+    Value memory, keys;      // [B,S,M], [B,S,A]
+    Value h, c;              // [B,H]
+    Value context, covered;  // [B,M], [B,S,1]
+  };
+
+  Cache cache(Builder& b, BatchShape shape) const {
+    const int64_t B = shape.batch, S = shape.source;
+    auto leaf = [&](const char* name, const Shape& size) {
+      return b.leaf(Leaf::cache, fmt::format("decoder.cache_{}", name), {size, DType::f32});
+    };
+    return {leaf("memory", {B, S, M()}), leaf("keys", {B, S, A_}),  leaf("h", {B, H_}),
+            leaf("c", {B, H_}),          leaf("context", {B, M()}), leaf("covered", {B, S, 1})};
+  }
 
   static Value weight(Layers& layers, const std::string& name) {
     const auto scope = layers.b.scope(name);
@@ -230,10 +288,17 @@ class PointerGenerator : public Model {
     return {memory, layers.linear(memory, "keys"), lengths, h, c};
   }
 
-  // x [T,B,E], of the words before each place.
-  Written decode(Layers& layers, Value x, const Source& source) const {
+  static Value plus_product(Builder& b, Value sum, Value x, Value y) {
+    ExpressionBuilder e(3);
+    const Term product = e.apply(Function::mul, e.operand(1), e.operand(2));
+    return b.elementwise(e.finish({e.apply(Function::add, e.operand(0), product)}), {sum, x, y});
+  }
+
+  // x [T,B,E], of the words before each place, and what the LSTM reads of it, [T,B,4H].
+  Written decode(Layers& layers, Value x, Value projected, const Source& source,
+                 bool coverage) const {
     Builder& b = layers.b;
-    std::vector<Value> in{layers.linear(x, "decoder.input"),
+    std::vector<Value> in{projected,
                           weight(layers, "decoder.recurrent"),
                           source.memory,
                           source.keys,
@@ -242,9 +307,9 @@ class PointerGenerator : public Model {
                           source.lengths,
                           source.h,
                           source.c};
-    if (coverage_) in.push_back(weight(layers, "attention.coverage"));
+    if (coverage) in.push_back(weight(layers, "attention.coverage"));
     const auto scope = b.scope("decoder");
-    const auto out = b.op_all("attention_decoder", std::move(in), {{"coverage", coverage_}});
+    const auto out = b.op_all("attention_decoder", std::move(in), {{"coverage", coverage}});
     const Value h = out[0], context = out[1];
     auto of_both = [&](const char* name) {
       const auto part = b.scope(name);
@@ -254,7 +319,10 @@ class PointerGenerator : public Model {
             .head = weight(layers, "head"),
             .gate = b.add(of_both("gate"), layers.linear(x, "gate.input")),
             .attention = out[2],
-            .overlap = coverage_ ? out[5] : Value{}};
+            .overlap = coverage ? out[5] : Value{},
+            .h = h,
+            .c = out[4],
+            .context = context};
   }
 
   int64_t E_ = 128, H_ = 256, L_ = 2, A_ = -1, V_ = -1, chunk_length_ = 128, chunks_ = -1;

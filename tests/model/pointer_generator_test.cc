@@ -1,0 +1,101 @@
+// The pointer-generator word by word: what build_decode gives is the prediction that build_loss
+// scores, once it is mixed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cpu/cpu_backend.h"
+#include "cpu/gemm.h"
+#include "cpu/machine.h"
+#include "graph/passes.h"
+#include "tests/graph/tiny_model.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kBatch = 2, kLength = 6, kSource = 5, kVocabulary = TinyModel::kVocabulary;
+
+// -log of the probability of each row's target, out of the outputs of a decode plan.
+double loss_of(const Session& session, size_t plan, const std::vector<int32_t>& source_open,
+               const std::vector<int32_t>& targets) {
+  const auto logits = session.output(plan, "logits"), gates = session.output(plan, "gate"),
+             attention = session.output(plan, "attention");
+  double loss = 0;
+  for (size_t row = 0; row < kBatch; ++row) {
+    double sum = 0, mass = 0;
+    for (size_t v = 0; v < kVocabulary; ++v) sum += std::exp(double{logits[row * kVocabulary + v]});
+    for (size_t s = 0; s < kSource; ++s)
+      if (source_open[row * kSource + s] == targets[row]) mass += attention[row * kSource + s];
+    const double gate = 1 / (1 + std::exp(-double{gates[row]}));
+    const auto target = static_cast<size_t>(targets[row]);
+    const double generated =
+        target < kVocabulary ? std::exp(double{logits[row * kVocabulary + target]}) / sum : 0;
+    loss -= std::log(gate * generated + (1 - gate) * mass);
+  }
+  return loss;
+}
+
+class PointerGeneratorSteps : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Coverage, PointerGeneratorSteps, testing::Bool());
+
+TEST_P(PointerGeneratorSteps, WordByWordIsTheLoss) {
+  cpu::gemm_set_measuring(false);
+  const auto backend = cpu::make_backend(cpu::best_isa());
+  const BatchShape shape{kBatch, kLength, false, kSource};
+  const TinyModel tiny(
+      fmt::format(
+          "type: pointer_generator, emb_dim: 8, hidden_dim: 6, attention_dim: 7, coverage: {}",
+          GetParam()),
+      shape, "pointer_generator");
+  BatchShape word = shape;
+  word.length = 1;
+  const Plan whole = make_plan(build_eval_graph(*tiny.model, shape), {}, *backend),
+             encode = make_plan(build_encode_graph(*tiny.model, word), {}, *backend),
+             decode = make_plan(build_decode_graph(*tiny.model, word, kLength), {}, *backend);
+  Session session(*backend, {&whole, &encode, &decode});
+  RandomStream random(3, RandomUse::test, 0);
+  for (const Parameter& p : tiny.model->parameters()) {
+    std::vector<float> values(static_cast<size_t>(p.shape.numel()));
+    for (float& v : values) v = static_cast<float>(0.5 * random.normal());
+    session.write<float>(p.name, values);
+  }
+  const std::vector<int32_t> source{3, 0, 4, 1, 0, 9, 2, 0, 0, 0},
+      source_open{3, 30, 4, 1, 31, 9, 2, 33, -1, -1}, tokens{1, 3, 0, 5, 0, 7, 1, 9, 9, 0, 2, 8},
+      targets{3, 30, 5, 31, 4, 2, 9, 9, 33, 2, 8, 0};
+  const float scale = 1;
+  session.write<int32_t>("source", source);
+  session.write<int32_t>("source_lengths", std::vector<int32_t>{5, 3});
+  session.write<int32_t>("source_open", source_open);
+  session.write<int32_t>("tokens", tokens);
+  session.write<int32_t>("targets", targets);
+  session.write<float>("loss_scale", std::span(&scale, 1));
+  session.run(0);
+  const double wanted = session.scalar_output(0, "loss");
+  for (int again = 0; again < 2; ++again) {  // the second time from a cache that was used
+    session.run(1);
+    double loss = 0;
+    for (size_t t = 0; t < kLength; ++t) {
+      session.write<int32_t>(prompt_leaf(1), std::vector{tokens[t], tokens[kLength + t]});
+      session.run(2);
+      loss += loss_of(session, 2, source_open, {targets[t], targets[kLength + t]});
+    }
+    EXPECT_NEAR(loss, wanted, 1e-5 * wanted);
+  }
+  cpu::gemm_set_measuring(true);
+}
+
+// Every pass checks the types: what is kept has those of the leaves that keep it.
+TEST(PointerGenerator, CanBeIn16Bits) {
+  const BatchShape word{kBatch, 1, false, kSource};
+  const TinyModel tiny("type: pointer_generator", word, "pointer_generator");
+  PassOptions options;
+  options.precision = Precision::bf16;
+  optimize(tiny.step_graph(), options);
+  for (const Graph& graph : {optimize(build_encode_graph(*tiny.model, word), options),
+                             optimize(build_decode_graph(*tiny.model, word, kLength), options)}) {
+    EXPECT_EQ(graph.updates.size(), graph.outputs.empty() ? 6u : 4u);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
