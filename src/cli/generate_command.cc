@@ -54,6 +54,11 @@ std::vector<int32_t> parse_ids(const std::string& text, int64_t vocab_size) {
   return ids;
 }
 
+struct Prompt {
+  BeamSource source;              // or what a text begins with
+  std::vector<std::string> rare;  // words that its ids behind the vocabulary stand for
+};
+
 // What a command works with: a model, what it is loaded from, and where it runs.
 struct Loaded {
   const GenerateArguments& arguments;
@@ -69,13 +74,17 @@ struct Loaded {
   }
   TargetTokens target() const {
     const int32_t start = tokenizer->start_id() >= 0 ? tokenizer->start_id() : tokenizer->end_id();
-    return {start, tokenizer->end_id(), allowed()};
+    return {start, tokenizer->end_id(), tokenizer->unknown_id(), allowed()};
   }
-  std::vector<int32_t> encoded(const std::string& text, const TextPlace& place) const {
-    std::vector<int32_t> ids;
-    tokenizer->encode(text, place, ids);
-    if (pairs()) ids.push_back(tokenizer->end_id());  // as sources end in training
-    for (int32_t id : ids)
+  Prompt encoded(const std::string& text, const TextPlace& place) const {
+    Prompt prompt;
+    if (model->takes().open_words) {
+      prompt.source = source_to_copy(*tokenizer, text, place, prompt.rare);
+    } else {
+      tokenizer->encode(text, place, prompt.source.ids);
+      if (pairs()) prompt.source.ids.push_back(tokenizer->end_id());  // as sources end in training
+    }
+    for (int32_t id : prompt.source.ids)
       if (id >= model->vocab_size())
         throw Error({.code = ErrorCode::failure,
                      .what = "the tokenizer has more tokens than the model",
@@ -83,10 +92,10 @@ struct Loaded {
                      .expected = fmt::format("tokens below {}", model->vocab_size()),
                      .got = std::to_string(id),
                      .remedy = "the tokenizer that the model was trained with"});
-    return ids;
+    return prompt;
   }
-  std::string shown(std::span<const int32_t> tokens) const {
-    if (!arguments.ids) return tokenizer->decode(tokens);
+  std::string shown(std::span<const int32_t> tokens, std::span<const std::string> rare) const {
+    if (!arguments.ids) return tokenizer->decode_extended(tokens, rare);
     std::string text;
     for (const int32_t token : tokens) text += fmt::format("{} ", token);
     return text;
@@ -97,13 +106,6 @@ Loaded load(const GenerateArguments& arguments) {
   check_device(arguments.device, "--device");
   Loaded l{arguments, find_model_folder(Settings().runs_folder, arguments.folder), {}, {}, {}, {}};
   l.model = load_model_config(l.folder);
-  if (!l.model->can_generate())
-    throw Error({.code = ErrorCode::failure,
-                 .what = "generation with a model of this family is to come",
-                 .where = l.folder.string(),
-                 .expected = "a family that writes text",
-                 .got = "one that can be trained and evaluated",
-                 .remedy = "`millrace eval`, or another model"});
   check_weights(l.folder, *l.model);
   if (arguments.prompt_ids.empty() || !arguments.ids || l.pairs())
     l.tokenizer = load_tokenizer(l.folder);
@@ -125,11 +127,11 @@ class Prompts {
     if (!a.input.empty())
       file_ = open_record_file(DataFormat::lines, a.input, {}, {});
     else if (!a.prompt_ids.empty())
-      one_ = parse_ids(a.prompt_ids, loaded.model->vocab_size());
+      one_ = from_ids(parse_ids(a.prompt_ids, loaded.model->vocab_size()));
     else
       one_ = loaded.encoded(a.prompt, {"--prompt"});
   }
-  std::optional<std::vector<int32_t>> next() {
+  std::optional<Prompt> next() {
     if (!file_) return std::exchange(one_, std::nullopt);
     std::vector<std::string> fields;
     TextPlace place;
@@ -145,9 +147,15 @@ class Prompts {
   }
 
  private:
+  Prompt from_ids(std::vector<int32_t> ids) const {
+    Prompt prompt;
+    prompt.source.ids = std::move(ids);
+    if (loaded_.model->takes().open_words) prompt.source.open = prompt.source.ids;
+    return prompt;
+  }
   const Loaded& loaded_;
   std::unique_ptr<RecordFile> file_;
-  std::optional<std::vector<int32_t>> one_;
+  std::optional<Prompt> one_;
 };
 
 // Texts drawn token by token, each shown as it comes.
@@ -155,10 +163,10 @@ void draw(const Loaded& l, Prompts& prompts) {
   const GenerateArguments& arguments = l.arguments;
   const GenerateOptions& options = arguments.options;
   const bool file = !arguments.input.empty();
-  std::optional<std::vector<int32_t>> prompt = prompts.next();
+  std::optional<Prompt> prompt = prompts.next();
   // No more cache than the text can fill.
   const int64_t wanted = std::max<int64_t>(1, options.max_tokens) +
-                         (prompt && !file && !l.pairs() ? std::ssize(*prompt) : 0),
+                         (prompt && !file && !l.pairs() ? std::ssize(prompt->source.ids) : 0),
                 capacity = file && !l.pairs() ? l.model->max_lengths().target
                                               : std::min(l.model->max_lengths().target, wanted);
   const DecodePlans plans = make_decode_plans(*l.model, capacity, l.passes, *l.backend);
@@ -177,8 +185,8 @@ void draw(const Loaded& l, Prompts& prompts) {
   for (; prompt; prompt = prompts.next()) {
     Utf8Stream utf8;
     bool opens = true;
-    const Generated g =
-        generate(session, places, l.allowed(), std::move(*prompt), options, [&](int32_t token) {
+    const Generated g = generate(
+        session, places, l.allowed(), std::move(prompt->source.ids), options, [&](int32_t token) {
           ++drawn;
           if (l.tokenizer && token == l.tokenizer->end_id()) return false;
           // The first of a target has nothing before it.
@@ -225,14 +233,15 @@ void search(const Loaded& l, Prompts& prompts) {
   const int64_t begin = now_ns();
   int64_t said = begin;
   for (bool more = true; more;) {
-    std::vector<std::vector<int32_t>> sources;
+    std::vector<Prompt> sources;
     int64_t longest = 1;
     while (more && sources.size() < kWindow * at_once) {
       auto source = prompts.next();
       more = source.has_value();
       if (!more) break;
-      cut += std::ssize(*source) > most.source ? 1 : 0;
-      longest = std::max(longest, std::min(std::ssize(*source), most.source));
+      const int64_t length = std::ssize(source->source.ids);
+      cut += length > most.source ? 1 : 0;
+      longest = std::max(longest, std::min(length, most.source));
       sources.push_back(std::move(*source));
     }
     if (longest > room) {
@@ -245,16 +254,19 @@ void search(const Loaded& l, Prompts& prompts) {
     }
     std::vector<size_t> order(sources.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return sources[a].size() < sources[b].size(); });
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return sources[a].source.ids.size() < sources[b].source.ids.size();
+    });
     std::vector<std::string> found(sources.size());
     for (size_t first = 0; first < order.size(); first += at_once) {
       const size_t count = std::min(at_once, order.size() - first);
-      std::vector<std::vector<int32_t>> batch;
-      for (size_t i = 0; i < count; ++i) batch.push_back(std::move(sources[order[first + i]]));
+      std::vector<BeamSource> batch;
+      for (size_t i = 0; i < count; ++i)
+        batch.push_back(std::move(sources[order[first + i]].source));
       const auto best = beam->search(batch, l.target());
       for (size_t i = 0; i < count; ++i) {
-        found[order[first + i]] = l.shown(best[i].tokens);
+        const size_t at = order[first + i];
+        found[at] = l.shown(best[i].tokens, sources[at].rare);
         tokens += std::ssize(best[i].tokens);
       }
       texts += static_cast<int64_t>(count);
@@ -297,6 +309,9 @@ int generate_command(const GenerateArguments& arguments) {
     throw usage("the tokenizer has no token that ends a text", "one that has", "none",
                 "the tokenizer that the model was trained with");
   Prompts prompts(loaded);
+  if (arguments.beam.beam == 0 && !loaded.model->can_draw())
+    throw usage("nothing can be drawn from this model's logits alone", "a beam of 1 or more",
+                "--beam 0", "--beam 1 takes the likeliest word each time");
   if (!loaded.pairs() || arguments.beam.beam == 0) {
     draw(loaded, prompts);
     return 0;

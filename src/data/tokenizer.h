@@ -43,6 +43,18 @@ class Tokenizer {
   }
   virtual int64_t stored_size() const { return vocab_size(); }
   virtual int32_t unknown_id() const { return -1; }
+  virtual std::string decode_stored(std::span<const int32_t> ids) const { return decode(ids); }
+  // For models that copy: words outside the vocabulary, seen before or not, get vocab_size() + k,
+  // where rare[k] is the word. `rare` is one example's.
+  virtual void encode_extended(std::string_view text, const TextPlace& place,
+                               std::vector<std::string>& /*rare*/,
+                               std::vector<int32_t>& out) const {
+    encode(text, place, out);
+  }
+  virtual std::string decode_extended(std::span<const int32_t> ids,
+                                      std::span<const std::string> /*rare*/) const {
+    return decode(ids);
+  }
   // A token as it stands behind others, with the space before it where it has one: of two of them
   // the second.
   std::string token_text(int32_t id) const {

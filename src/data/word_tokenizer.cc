@@ -290,7 +290,8 @@ void WordTokenizer::extend(std::span<int32_t> ids, std::vector<int32_t>& rare) c
   }
 }
 
-void WordTokenizer::encode_extended(std::string_view text, std::vector<std::string>& rare,
+void WordTokenizer::encode_extended(std::string_view text, const TextPlace&,
+                                    std::vector<std::string>& rare,
                                     std::vector<int32_t>& out) const {
   Rare places(rare);
   for_each_id(text, [&](std::string_view word, int32_t id) {
@@ -313,6 +314,13 @@ std::string WordTokenizer::decode_extended(std::span<const int32_t> ids,
     sentence.add(id < vocab_size_ ? word(id)
                                   : std::string_view(rare[static_cast<size_t>(id - vocab_size_)]));
   }
+  return sentence.take();
+}
+
+std::string WordTokenizer::decode_stored(std::span<const int32_t> ids) const {
+  Sentence sentence;
+  for (const int32_t id : ids)
+    if (id != kStart && id != kEnd) sentence.add(word(id));
   return sentence.take();
 }
 

@@ -79,16 +79,15 @@ class WordTokenizer : public Tokenizer {
   // Rewrites open ids from vocab_size() on to vocab_size() + k, where rare[k] is the open id.
   // `rare` is one example's: words that are not in it yet are put behind.
   void extend(std::span<int32_t> ids, std::vector<int32_t>& rare) const;
-  // For text that is not stored: rare words, seen or not, get vocab_size() + k, where rare[k] is
-  // the word.
-  void encode_extended(std::string_view text, std::vector<std::string>& rare,
-                       std::vector<int32_t>& out) const;
+  void encode_extended(std::string_view text, const TextPlace&, std::vector<std::string>& rare,
+                       std::vector<int32_t>& out) const override;
 
   // Words with single spaces between them, but none before . , ; : ! ? ) ] } % nor behind ( [ {,
   // nor beside a line end. <s> and </s> leave nothing.
   std::string decode(std::span<const int32_t> ids) const override;
   std::string decode_extended(std::span<const int32_t> ids,
-                              std::span<const std::string> rare) const;
+                              std::span<const std::string> rare) const override;
+  std::string decode_stored(std::span<const int32_t> ids) const override;
 
   // Before the last space, tab or line end: no word has one inside.
   size_t last_cut(std::string_view text) const override;

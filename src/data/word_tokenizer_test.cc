@@ -24,7 +24,7 @@ Words words_of(std::string_view text, bool lower_case = false) {
       make_word_tokenizer(counts, {.min_frequency = 1, .lower_case = lower_case});
   Words rare;
   Ids ids;
-  tokenizer->encode_extended(text, rare, ids);
+  tokenizer->encode_extended(text, {"text"}, rare, ids);
   Words words;
   for (const int32_t id : ids) words.push_back(id < 4 ? "a" : rare[static_cast<size_t>(id) - 4]);
   return words;
@@ -160,10 +160,10 @@ TEST(WordTokenizer, ExtendsTheVocabularyByTextNeverSeen) {
   const auto tokenizer = small();
   Words rare;
   Ids source, target;
-  tokenizer->encode_extended("yak cat dog yak", rare, source);
+  tokenizer->encode_extended("yak cat dog yak", {"text"}, rare, source);
   EXPECT_EQ(source, (Ids{7, 4, 8, 7}));
   EXPECT_EQ(rare, (Words{"yak", "dog"}));
-  tokenizer->encode_extended("gnu dog", rare, target);
+  tokenizer->encode_extended("gnu dog", {"text"}, rare, target);
   EXPECT_EQ(target, (Ids{9, 8}));
   EXPECT_EQ(rare, (Words{"yak", "dog", "gnu"}));
   EXPECT_EQ(tokenizer->decode_extended(source, rare), "yak cat dog yak");
@@ -186,7 +186,7 @@ TEST(WordTokenizer, DecodesWithSpacesWherePeoplePutThem) {
   const auto joined = [&](std::string_view text) {
     Words rare;
     Ids ids = {1};
-    tokenizer->encode_extended(text, rare, ids);
+    tokenizer->encode_extended(text, {"text"}, rare, ids);
     ids.push_back(2);
     return tokenizer->decode_extended(ids, rare);
   };
@@ -234,7 +234,7 @@ TEST(WordTokenizer, LowerCaseCountsAllFormsTogether) {
   EXPECT_EQ(ids, (Ids{3, 4, 0}));
   Words rare;
   ids.clear();
-  tokenizer->encode_extended("Yak YAK", rare, ids);
+  tokenizer->encode_extended("Yak YAK", {"text"}, rare, ids);
   EXPECT_EQ(rare, Words{"yak"});
 }
 

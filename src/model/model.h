@@ -73,9 +73,10 @@ class Model {
   // rows to a source (shape.beams) also kBeamHistory and kBeamParents: what a model keeps by place
   // is found through the first, what it keeps as a state is taken from the second's row.
   virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
-  // False: logits alone are not what it predicts, and who draws tokens cannot make more of them
-  // yet. There is neither sample text nor `generate`.
-  virtual bool can_generate() const { return true; }
+  // False: logits alone are not what it predicts, so that tokens cannot be drawn from them and
+  // there is no sample text. One that copies words has the outputs "gate" [B] and "attention" [B,S]
+  // too, with which a beam search makes the whole.
+  virtual bool can_draw() const { return true; }
   virtual Takes takes() const { return {}; }
   // Of pairs: the longest source as the family's own keys have it; 0: they do not say.
   virtual int64_t own_source_length() const { return 0; }
@@ -110,6 +111,10 @@ bool read_own_config(std::string_view family, Model& model, const ExternalConfig
 // Inputs of a decode graph with several rows to a source, as in a beam search: i32 [B,capacity], by
 // place the row whose cache holds it; i32 [B], the row that each goes on from.
 inline constexpr const char *kBeamHistory = "beam_history", *kBeamParents = "beam_parents";
+// Of both graphs, for a model that keeps what belongs to a source in every row: i32 [B], the source
+// of a row; i32 [B,S], its places among those of all sources; i32 [B], how many of them count.
+inline constexpr const char *kBeamSources = "beam_sources", *kBeamPlaces = "beam_places",
+                            *kBeamLengths = "beam_lengths";
 
 // The input of the new tokens: plans of different T share a session, so each has its own.
 inline std::string prompt_leaf(int64_t length) { return fmt::format("prompt{}", length); }

@@ -147,7 +147,16 @@ class PointerGenerator : public Model {
   void build_encode(Builder& b, BatchShape shape) const override {
     Layers layers(b, parameters());
     const Cache kept = cache(b, shape);
-    const Source source = encode(layers, shape);
+    Source source = encode(layers, shape);
+    if (shape.beams > 1) {  // every row of a source has all of it
+      const Value rows = b.input(kBeamSources, {{shape.batch}, DType::i32}),
+                  places = b.input(kBeamPlaces, {{shape.batch, shape.source}, DType::i32});
+      for (Value* of : {&source.memory, &source.keys}) {
+        const Shape all{shape.sources() * shape.source, b.shape(*of).last()};
+        *of = b.op("embedding", {places, b.reshape(*of, all)});
+      }
+      for (Value* of : {&source.h, &source.c}) *of = b.op("embedding", {rows, *of});
+    }
     b.update(kept.memory, source.memory);
     b.update(kept.keys, source.keys);
     b.update(kept.h, source.h);
@@ -158,7 +167,7 @@ class PointerGenerator : public Model {
 
   // One word at a time. Besides the logits, of words that are generated, the outputs "gate" [B] and
   // "attention" [B,S]: what is left to do is the mixture P at the head of this file.
-  Value build_decode(Builder& b, BatchShape shape, int64_t) const override {
+  Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const override {
     if (shape.length != 1) b.fail("the decoder's state is kept behind every word");
     Layers layers(b, parameters());
     const int64_t B = shape.batch;
@@ -166,17 +175,28 @@ class PointerGenerator : public Model {
     b.input("position", {Shape{}, DType::i32});
     b.input("prompt_row", {{B}, DType::i32});
     const Cache kept = cache(b, shape);
-    Source source{kept.memory, kept.keys, b.input("source_lengths", {{B}, DType::i32}), kept.h,
-                  kept.c};
+    const bool beams = shape.beams > 1;
+    const Value lengths = b.input(beams ? kBeamLengths : "source_lengths", {{B}, DType::i32});
+    Source source{kept.memory, kept.keys, lengths, kept.h, kept.c};
+    Value context = kept.context, covered = kept.covered;
+    if (beams) {
+      const Value parents = b.input(kBeamParents, {{B}, DType::i32});
+      b.input(kBeamHistory, {{B, capacity}, DType::i32});
+      auto from_parent = [&](Value state) {
+        const Shape whole = b.shape(state);
+        const Value rows = b.reshape(state, {B, whole.numel() / B});
+        return b.reshape(b.op("embedding", {parents, rows}), whole);
+      };
+      for (Value* state : {&source.h, &source.c, &context, &covered}) *state = from_parent(*state);
+    }
     // The op begins without a context and without coverage: what there is of them is put into what
     // they are added to.
     const Value rows = b.op("iota", {}, {{"size", M()}, {"first", H_}});
     const Value of_context = b.op("embedding", {rows, weight(layers, "decoder.recurrent")});
-    const Value projected =
-        b.add(layers.linear(x, "decoder.input"), b.matmul(kept.context, of_context));
+    const Value projected = b.add(layers.linear(x, "decoder.input"), b.matmul(context, of_context));
     if (coverage_) {
       const Value wc = weight(layers, "attention.coverage");
-      source.keys = plus_product(b, source.keys, kept.covered, wc);
+      source.keys = plus_product(b, source.keys, covered, wc);
     }
     const Written written = decode(layers, x, projected, source, false);
     // Sums over the one step there is: a leaf takes what a node computes.
@@ -184,12 +204,12 @@ class PointerGenerator : public Model {
     b.update(kept.c, b.reduce_to(written.c, {B, H_}));
     b.update(kept.context, b.reduce_to(written.context, {B, M()}));
     const Value attention = b.reshape(written.attention, {B, shape.source, 1});
-    b.update(kept.covered, b.add(kept.covered, attention));
+    b.update(kept.covered, b.add(covered, attention));
     b.output("gate", b.reshape(written.gate, {B}));
     b.output("attention", b.reshape(attention, {B, shape.source}));
     return b.matmul(b.reshape(written.hidden, {B, H_}), written.head, false, true);
   }
-  bool can_generate() const override { return false; }
+  bool can_draw() const override { return false; }
 
   Takes takes() const override { return {.pairs = true, .open_words = true}; }
   int64_t own_source_length() const override { return chunks_ > 0 ? chunk_length_ * chunks_ : 0; }
@@ -267,7 +287,7 @@ class PointerGenerator : public Model {
 
   Source encode(Layers& layers, BatchShape shape) const {
     Builder& b = layers.b;
-    const int64_t B = shape.batch, S = shape.source;
+    const int64_t B = shape.sources(), S = shape.source;
     const Value lengths = b.input("source_lengths", {{B}, DType::i32});
     Value y = embed(layers, b.input("source", {{B, S}, DType::i32}));
     std::vector<Value> out;

@@ -177,7 +177,7 @@ class Seq2Seq : public Model {
   // "source" -> [B, S, D]
   Value encode(Layers& layers, BatchShape shape) const {
     Builder& b = layers.b;
-    const Value source = b.input("source", {{shape.batch, shape.source}, DType::i32});
+    const Value source = b.input("source", {{shape.sources(), shape.source}, DType::i32});
     const Places places{.lengths = source_lengths(b, shape), .causal = false};
     Value x = s_.embed(layers, source, shared_ ? "embedding" : "encoder.embedding",
                        "encoder.positions", places);

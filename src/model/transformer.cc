@@ -27,7 +27,7 @@ NewTokens::NewTokens(Builder& b, BatchShape shape, int64_t capacity) {
 }
 
 Value NewTokens::logits(Builder& b, Value x, Value head) const {
-  const Shape& shape = b.shape(x);
+  const Shape shape = b.shape(x);
   const Value rows = b.reshape(x, {shape[0] * shape[1], shape[2]});
   return b.matmul(b.op("embedding", {row, rows}), head, false, true);
 }

@@ -48,6 +48,21 @@ std::vector<int32_t> repeating(std::span<const int32_t> tokens, int64_t n) {
   return found;
 }
 
+// P(word) of a model that copies (See et al., arXiv 1704.04368, equation 9): of a row of
+// probabilities, the gate before its sigmoid, and the attention on the places of a source. Words
+// behind the vocabulary stand behind the row.
+void mix(std::span<const float> row, float gate, std::span<const float> attention,
+         std::span<const int32_t> open, std::vector<float>& mixed) {
+  const float generates = 1 / (1 + std::exp(-gate)), copies = 1 / (1 + std::exp(gate));
+  mixed.assign(row.begin(), row.end());
+  for (float& p : mixed) p *= generates;
+  for (size_t s = 0; s < attention.size(); ++s) {
+    const auto word = static_cast<size_t>(open[s]);
+    if (word >= mixed.size()) mixed.resize(word + 1);
+    mixed[word] += copies * attention[s];
+  }
+}
+
 // The hypotheses of one source.
 struct Search {
   std::vector<Hypothesis> live;  // their scores are log-probabilities
@@ -59,7 +74,8 @@ struct Search {
 
 BeamSearch::BeamSearch(const Model& model, int64_t sources, int64_t max_source, int64_t max_length,
                        const BeamOptions& options, const PassOptions& passes, Backend& backend)
-    : sources_(sources),
+    : copies_(model.takes().open_words),
+      sources_(sources),
       max_source_(max_source),
       max_length_(max_length),
       options_(options),
@@ -75,20 +91,49 @@ BeamSearch::BeamSearch(const Model& model, int64_t sources, int64_t max_source, 
       backend, std::vector<const Plan*>{&plans_.encode, &plans_.decode, &refresh_});
 }
 
-std::vector<Hypothesis> BeamSearch::search(std::span<const std::vector<int32_t>> sources,
+// Which source each row is of, where a model asks for it.
+void BeamSearch::write_rows(std::span<const int32_t> lengths) {
+  const auto R = static_cast<size_t>(sources_ * options_.beam),
+             S = static_cast<size_t>(max_source_), K = static_cast<size_t>(options_.beam);
+  std::vector<int32_t> of_row(R), counts(R), places(R * S);
+  for (size_t r = 0; r < R; ++r) {
+    of_row[r] = static_cast<int32_t>(r / K);
+    counts[r] = lengths[r / K];
+    for (size_t s = 0; s < S; ++s) places[r * S + s] = static_cast<int32_t>(r / K * S + s);
+  }
+  for (const auto& [name, values] :
+       {std::pair(kBeamSources, &of_row), {kBeamLengths, &counts}, {kBeamPlaces, &places}})
+    if (session_->has(name)) session_->write<int32_t>(name, *values);
+}
+
+BeamSource source_to_copy(const Tokenizer& tokenizer, std::string_view text, const TextPlace& place,
+                          std::vector<std::string>& rare) {
+  BeamSource source;
+  tokenizer.encode_extended(text, place, rare, source.open);
+  source.open.push_back(tokenizer.end_id());
+  source.ids = source.open;
+  for (int32_t& id : source.ids)
+    if (id >= tokenizer.vocab_size()) id = tokenizer.unknown_id();
+  return source;
+}
+
+std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
                                            const TargetTokens& tokens) {
   const auto E = static_cast<size_t>(sources_), K = static_cast<size_t>(options_.beam), R = E * K,
              S = static_cast<size_t>(max_source_);
   MR_CHECK(sources.size() <= E, "{} sources for {}", sources.size(), E);
   std::vector<int32_t> ids(E * S), lengths(E, 1);
   for (size_t e = 0; e < sources.size(); ++e) {
-    MR_CHECK(!sources[e].empty(), "a source without a token");
-    const size_t length = std::min(S, sources[e].size());
-    std::copy_n(sources[e].begin(), length, ids.begin() + static_cast<std::ptrdiff_t>(e * S));
+    const std::vector<int32_t>& source = sources[e].ids;
+    MR_CHECK(!source.empty() && (!copies_ || sources[e].open.size() == source.size()),
+             "a source of {} and {} tokens", source.size(), sources[e].open.size());
+    const size_t length = std::min(S, source.size());
+    std::copy_n(source.begin(), length, ids.begin() + static_cast<std::ptrdiff_t>(e * S));
     lengths[e] = static_cast<int32_t>(length);
   }
   session_->write_input<int32_t>(kEncode, "source", ids);
   session_->write_input<int32_t>(kEncode, "source_lengths", lengths);
+  write_rows(lengths);
   session_->run(kEncode);
 
   const auto C = static_cast<size_t>(max_length_);
@@ -97,6 +142,7 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const std::vector<int32_t>>
   std::vector<int32_t> parents = rows;
   session_->write<int32_t>("prompt_row", rows);
   std::vector<Search> searches(E);
+  std::vector<float> mixed;
   for (size_t e = 0; e < E; ++e) {
     searches[e].live.resize(1);  // the others would be the same
     searches[e].done = e >= sources.size();
@@ -115,8 +161,12 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const std::vector<int32_t>>
     }
     session_->run(kDecode);
     const std::vector<float> probabilities = session_->output(kDecode, "probabilities");
-    const size_t V = probabilities.size() / R,
-                 drawn = std::min(V, static_cast<size_t>(tokens.count));
+    std::vector<float> gates, attention;
+    if (copies_) {
+      gates = session_->output(kDecode, "gate");
+      attention = session_->output(kDecode, "attention");
+    }
+    const size_t V = probabilities.size() / R;
     parents = rows;
     bool all_done = true;
     for (size_t e = 0; e < E; ++e) {
@@ -125,11 +175,18 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const std::vector<int32_t>>
       Best best(2 * K);  // at most K of them end
       for (size_t k = 0; k < s.live.size(); ++k) {
         const Hypothesis& from = s.live[k];
-        const float* const row = probabilities.data() + (e * K + k) * V;
+        const size_t r = e * K + k;
+        std::span<const float> row(probabilities.data() + r * V, V);
+        row = row.first(std::min(V, static_cast<size_t>(tokens.count)));
+        if (copies_) {
+          mix(row, gates[r], {attention.data() + r * S, static_cast<size_t>(lengths[e])},
+              sources[e].open, mixed);
+          row = mixed;
+        }
         const std::vector<int32_t> banned = repeating(from.tokens, options_.no_repeat_ngram);
         // A smaller probability than this cannot be among the best: no logarithm is taken.
         float least = 0;
-        for (size_t v = 0; v < drawn; ++v) {
+        for (size_t v = 0; v < row.size(); ++v) {
           if (!(row[v] > least)) {
             if (std::isnan(row[v]))
               throw Error({.code = ErrorCode::failure,
@@ -162,7 +219,7 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const std::vector<int32_t>>
         h.tokens.push_back(kept[i].token);
         const size_t row = e * K + next.size();
         parents[row] = static_cast<int32_t>(e * K + kept[i].row);
-        last[row] = kept[i].token;
+        last[row] = kept[i].token < tokens.count ? kept[i].token : tokens.unknown;
         next.push_back(std::move(h));
       }
       s.live = std::move(next);

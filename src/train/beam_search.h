@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "data/tokenizer.h"
 #include "exec/session.h"
 #include "train/program.h"
 
@@ -25,8 +26,18 @@ struct BeamOptions {
 // What the tokenizer has to say about targets.
 struct TargetTokens {
   int32_t start = 0, end = 0;
-  int64_t count = 0;  // tokens that can be drawn; the model may have more
+  int32_t unknown = -1;  // what a copied word is to the model
+  int64_t count = 0;     // tokens that can be drawn; the model may have more
 };
+
+// For a model that copies also the same tokens with rare words by ids behind the vocabulary, which
+// hypotheses then may hold.
+struct BeamSource {
+  std::vector<int32_t> ids, open = {};
+};
+// Of a text, with its end token; `rare` gets the words that ids behind the vocabulary stand for.
+BeamSource source_to_copy(const Tokenizer& tokenizer, std::string_view text, const TextPlace& place,
+                          std::vector<std::string>& rare);
 
 struct Hypothesis {
   std::vector<int32_t> tokens;  // without start and end
@@ -45,11 +56,12 @@ class BeamSearch {
   int64_t sources() const { return sources_; }
 
   // The best hypothesis of each.
-  std::vector<Hypothesis> search(std::span<const std::vector<int32_t>> sources,
-                                 const TargetTokens& tokens);
+  std::vector<Hypothesis> search(std::span<const BeamSource> sources, const TargetTokens& tokens);
 
  private:
   enum : size_t { kEncode, kDecode, kRefresh };
+  void write_rows(std::span<const int32_t> lengths);
+  bool copies_;
   int64_t sources_, max_source_, max_length_;
   BeamOptions options_;
   BeamPlans plans_;

@@ -236,10 +236,7 @@ BeamPlans make_beam_plans(const Model& model, BatchShape shape, int64_t capacity
   Builder b;
   b.training = false;
   b.output("probabilities", b.op("softmax", {model.build_decode(b, shape, capacity)}));
-  BatchShape sources = shape;
-  sources.batch = shape.sources();
-  sources.beams = 1;
-  return {make_plan(build_encode_graph(model, sources), options, chooser),
+  return {make_plan(build_encode_graph(model, shape), options, chooser),
           make_plan(b.finish(), options, chooser)};
 }
 
@@ -281,7 +278,7 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
   PassOptions options = settings.pass_options();
   // What a memory limit changes is the training graph's.
   DecodePlans generation;
-  if (model.can_generate())
+  if (model.can_draw())
     generation = make_decode_plans(model, model.max_lengths().target, options, backend);
   const auto overhead = backend.overhead_bytes(options.precision);
   auto attempt = [&](const PassOptions& with) {

@@ -11,35 +11,38 @@
 namespace millrace {
 namespace {
 
-// Fields 2 i and 2 i + 1 of a split, without the target's end token.
+// The pairs of a split, one by one.
 class PairsInOrder {
  public:
-  PairsInOrder(const Dataset& data, const Split& split) : data_(data), tokens_(*split.tokens) {}
-  int64_t size() const { return tokens_.records() / 2; }
-  std::vector<int32_t> source(int64_t i) const { return field(2 * i); }
-  std::vector<int32_t> target(int64_t i) const {
-    std::vector<int32_t> ids = field(2 * i + 1);
-    if (!ids.empty() && ids.back() == data_.end_id) ids.pop_back();
-    return ids;
-  }
+  PairsInOrder(const Dataset& data, const Split& split) : data_(data), split_(split) {}
+  int64_t size() const { return split_.tokens->records() / 2; }
+  std::vector<int32_t> source(int64_t i) const { return field(*split_.tokens, 2 * i); }
+  // With the words that the vocabulary lacks, where the tokenizer keeps them.
+  std::string source_text(int64_t i) const { return text(2 * i); }
+  std::string target_text(int64_t i) const { return text(2 * i + 1); }
 
  private:
-  std::vector<int32_t> field(int64_t number) const {
+  std::string text(int64_t number) const {
+    std::vector<int32_t> ids = field(*split_.open, number);
+    if (!ids.empty() && ids.back() == data_.end_id) ids.pop_back();
+    return data_.tokenizer().decode_stored(ids);
+  }
+  static std::vector<int32_t> field(const TokenArray& tokens, int64_t number) {
     std::array<int64_t, 2> begins;
-    tokens_.record_begins(number, begins);
+    tokens.record_begins(number, begins);
     std::vector<int32_t> ids(static_cast<size_t>(begins[1] - begins[0]));
-    if (!ids.empty()) tokens_.read(begins[0], ids);
+    if (!ids.empty()) tokens.read(begins[0], ids);
     return ids;
   }
   const Dataset& data_;
-  const TokenArray& tokens_;
+  const Split& split_;
 };
 
 }  // namespace
 
 Metrics evaluate_texts(const Model& model, const Settings& settings, const Dataset& data,
                        Backend& backend, const fs::path& folder, const TextEvaluation& options) {
-  if (!model.takes().pairs || !model.can_generate() || !data.validation.tokens) return {};
+  if (!model.takes().pairs || !data.validation.tokens) return {};
   const MaxLengths most = model.max_lengths();
   BeamSearch beam(model, options.at_once, most.source, most.target, options.beam,
                   settings.pass_options(), backend);
@@ -47,7 +50,7 @@ Metrics evaluate_texts(const Model& model, const Settings& settings, const Datas
   beam.refresh();
   const PairsInOrder pairs(data, data.validation);
   const Tokenizer& tokenizer = data.tokenizer();
-  const TargetTokens target{data.target_start(), data.end_id,
+  const TargetTokens target{data.target_start(), data.end_id, tokenizer.unknown_id(),
                             std::min(model.vocab_size(), tokenizer.vocab_size())};
   const int64_t count = options.most > 0 ? std::min(options.most, pairs.size()) : pairs.size();
   Bleu bleu;
@@ -55,14 +58,19 @@ Metrics evaluate_texts(const Model& model, const Settings& settings, const Datas
   Rouge rouge;
   for (int64_t first = 0; first < count; first += options.at_once) {
     const int64_t here = std::min(options.at_once, count - first);
-    std::vector<std::vector<int32_t>> sources;
-    for (int64_t i = 0; i < here; ++i) sources.push_back(pairs.source(first + i));
-    for (auto& source : sources)
-      if (source.empty()) source.push_back(data.end_id);
+    std::vector<BeamSource> sources(static_cast<size_t>(here));
+    std::vector<std::vector<std::string>> rare(sources.size());
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const int64_t number = first + static_cast<int64_t>(i);
+      sources[i] = model.takes().open_words ? source_to_copy(tokenizer, pairs.source_text(number),
+                                                             {"data.validation"}, rare[i])
+                                            : BeamSource{pairs.source(number), {}};
+      if (sources[i].ids.empty()) sources[i].ids.push_back(data.end_id);
+    }
     const auto found = beam.search(sources, target);
-    for (int64_t i = 0; i < here; ++i) {
-      const std::string hypothesis = tokenizer.decode(found[static_cast<size_t>(i)].tokens),
-                        reference = tokenizer.decode(pairs.target(first + i));
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const std::string hypothesis = tokenizer.decode_extended(found[i].tokens, rare[i]),
+                        reference = pairs.target_text(first + static_cast<int64_t>(i));
       bleu.add(hypothesis, reference);
       chrf.add(hypothesis, reference);
       rouge.add(hypothesis, reference);

@@ -81,7 +81,7 @@ class Loop {
 
   int64_t updates() const { return state_.step; }
 
-  bool samples() const { return s_.sample_length > 0 && model_.can_generate(); }
+  bool samples() const { return s_.sample_length > 0 && model_.can_draw(); }
   std::string sample() {
     const Tokenizer& tokenizer = data_.set.tokenizer();
     const std::vector<int32_t> prompt = data_.sample_prompt(s_, model_.takes());

@@ -701,7 +701,9 @@ good_with 's/type: gpt/type: pointer_generator/; /d_model/d; /num_heads/d' point
 pairs=(data.train=qa.csv 'data.fields=[question, answer]' data.tokenizer=word model.hidden_dim=16)
 run train pointer.yaml "${pairs[@]}" model.chunk_len=8 model.num_chunks=2 --run-name pointer
 holds "a pointer-generator is trained, and writes no sample" 0 'step=3/3' 'validation loss'
-refused "generation that is to come" 1 'is to come' 'millrace eval' -- generate runs/latest --prompt who
+run generate runs/latest --prompt 'who is zyxwv' --min-tokens 2
+report "a pointer-generator writes" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 1 ] || echo "  exit code $code")"
+refused "drawing where words are copied" 2 'drawn' 'expected: a beam of 1' 'got:      --beam 0' 'remedy:' -- generate runs/latest --prompt who --beam 0
 refused "two lengths of a source" 2 'model.chunk_len=8' 'a source has up to 32' 'training.max_source_length=16' -- train pointer.yaml "${pairs[@]}" model.chunk_len=8 model.num_chunks=2 training.max_source_length=32
 refused "labels smoothed over words that are copied" 2 'training.label_smoothing' 'copies words' 'training.label_smoothing=0' -- train pointer.yaml "${pairs[@]}" training.label_smoothing=0.1
 printf 'bad,bad,bad\n' >>qa.csv

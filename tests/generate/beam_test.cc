@@ -16,7 +16,7 @@ namespace millrace {
 namespace {
 
 constexpr int64_t kSource = 6, kLength = 7;
-constexpr TargetTokens kTokens{.start = 1, .end = 2, .count = 12};
+constexpr TargetTokens kTokens{.start = 1, .end = 2, .unknown = 0, .count = 12};
 
 class BeamTest : public testing::TestWithParam<std::string> {
  protected:
@@ -48,8 +48,9 @@ class BeamTest : public testing::TestWithParam<std::string> {
     std::vector<Hypothesis> all;
     for (size_t i = 0; i < list.size(); i += static_cast<size_t>(at_once)) {
       const size_t count = std::min(static_cast<size_t>(at_once), list.size() - i);
-      for (Hypothesis& h : beam.search(std::span(list).subspan(i, count), kTokens))
-        all.push_back(std::move(h));
+      std::vector<BeamSource> batch;
+      for (size_t k = i; k < i + count; ++k) batch.push_back({list[k], list[k]});
+      for (Hypothesis& h : beam.search(batch, kTokens)) all.push_back(std::move(h));
     }
     return all;
   }
@@ -141,7 +142,7 @@ class SlowBeam {
 std::vector<std::string> families_of_pairs() {
   std::vector<std::string> list;
   for (const std::string& family : model_families())
-    if (const auto model = make_model(family); model->takes().pairs && model->can_generate())
+    if (const auto model = make_model(family); model->takes().pairs && model->can_draw())
       list.push_back(family);
   return list;
 }
@@ -186,6 +187,68 @@ TEST_P(BeamTest, ABeamOfOneIsGreedy) {
     if (!greedy.empty() && greedy.back() == kTokens.end) greedy.pop_back();
     EXPECT_EQ(ours[i].tokens, greedy);
   }
+}
+
+// Words are copied, also such as the vocabulary lacks: the score is what the loss says of the same
+// target.
+TEST(CopyingBeam, AHypothesisHasTheScoreOfTheLoss) {
+  constexpr int64_t V = TinyModel::kVocabulary;
+  TinyModel tiny{"emb_dim: 8, hidden_dim: 6, num_layers: 1",
+                 {2, kLength, false, kSource},
+                 "pointer_generator"};
+  const auto backend = cpu::make_backend(cpu::best_isa());
+  const Plan plan =
+      make_plan(build_eval_graph(*tiny.model, {1, kLength, false, kSource}), {}, *backend);
+  Session loss(*backend, {&plan});
+  initialize(loss, *tiny.model, 1);
+  std::vector<BeamSource> sources;
+  RandomStream random(6, RandomUse::test);
+  for (size_t i = 0; i < 7; ++i) {
+    BeamSource& source = sources.emplace_back();
+    for (uint64_t n = 1 + random.below(kSource); n > 0; --n) {
+      source.open.push_back(static_cast<int32_t>(3 + random.below(V)));  // the last three are rare
+      source.ids.push_back(source.open.back() < V ? source.open.back() : 0);
+    }
+  }
+  int64_t rare = 0;
+  for (const int64_t width : {1, 3, 4}) {
+    BeamSearch beam(*tiny.model, 3, kSource, kLength, {.beam = width, .length_penalty = 0}, {},
+                    *backend);
+    initialize(beam.session(), *tiny.model, 1);
+    beam.refresh();
+    const TargetTokens target{.start = 1, .end = 2, .unknown = 0, .count = V};
+    for (size_t first = 0; first < sources.size(); first += 3) {
+      const size_t count = std::min<size_t>(3, sources.size() - first);
+      const auto found = beam.search(std::span(sources).subspan(first, count), target);
+      for (size_t i = 0; i < count; ++i) {
+        const BeamSource& source = sources[first + i];
+        std::vector<int32_t> tokens{target.start}, targets = found[i].tokens;
+        for (const int32_t word : targets) {
+          rare += word >= V ? 1 : 0;
+          tokens.push_back(word < V ? word : 0);
+        }
+        if (targets.size() < kLength) targets.push_back(target.end);
+        tokens.resize(kLength);
+        targets.resize(kLength, -1);
+        auto padded = [](std::vector<int32_t> ids, int32_t with) {
+          ids.resize(kSource, with);
+          return ids;
+        };
+        const auto length = static_cast<int32_t>(source.ids.size());
+        const float one = 1;
+        loss.write<int32_t>("tokens", tokens);
+        loss.write<int32_t>("targets", targets);
+        loss.write<int32_t>("source", padded(source.ids, 0));
+        loss.write<int32_t>("source_open", padded(source.open, -1));
+        loss.write<int32_t>("source_lengths", std::span(&length, 1));
+        loss.write<float>("loss_scale", std::span(&one, 1));
+        loss.run(0);
+        EXPECT_NEAR(found[i].score, -loss.scalar_output(0, "loss"), 1e-4)
+            << "beam " << width << ", source " << first + i;
+      }
+    }
+  }
+  EXPECT_GT(rare, 5) << "a test without rare words";
 }
 
 }  // namespace
