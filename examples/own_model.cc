@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
     OwnModel model;
     Schema schema;
     model.declare(schema);
-    model.resolve(schema, data.set.vocab_size, settings.max_length);
+    model.resolve(schema, data.set.vocab_size, {settings.max_length, 0});
 
     const auto backend = cpu::make_backend(cpu::best_isa());
     const auto before = RunFolder::newest(settings.runs_folder, settings.run_name);
