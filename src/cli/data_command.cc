@@ -196,10 +196,9 @@ void add_trajectories(const Dataset& data, const Settings& s, std::string& out, 
 void add_pairs(const LoadedRun& run, DataObserver& observer, std::string& out, Json& json) {
   const Settings& s = run.settings;
   const Batches& batches = *run.data.batches;
-  const PairSummary summary = open_pair_index(run.data.set, SplitName::train,
-                                              {s.max_source_length, s.max_length, 1}, observer)
-                                  ->current()
-                                  ->summary();
+  const PairOptions options = pair_options(batch_options(run.data.set, s, run.model->takes()));
+  const PairSummary summary =
+      open_pair_index(run.data.set, SplitName::train, options, observer)->current()->summary();
   out += fmt::format("\nlengths of the training pairs, in tokens\n\n");
   out += fmt::format("  {:<12} {:>12} {:>14} {:>8} {:>9} {:>8} {:>8} {:>8}\n", "", "sequences",
                      "tokens", "min", "avg", "p50", "p99", "max");

@@ -122,10 +122,15 @@ int train_command(TrainArguments arguments) {
   int64_t parameters = 0;
   for (const Parameter& p : run->model->parameters()) parameters += p.shape.numel();
   const Batches& batches = *run->data.batches;
-  say(fmt::format("model    {} parameters; {} tokens x {} {} x {} micro-batches per update",
-                  human_count(static_cast<double>(parameters)), batches.shapes()[0].length,
-                  batches.shapes()[0].batch,
-                  batches.shapes()[0].packed ? "packed rows" : "sequences", s.grad_accum));
+  const BatchShape& largest = batches.shapes()[0];
+  say(fmt::format("model    {} parameters; {}{} tokens x {} {} x {} micro-batches per update",
+                  human_count(static_cast<double>(parameters)),
+                  largest.source > 0 ? fmt::format("{} + ", largest.source) : "", largest.length,
+                  largest.batch,
+                  largest.packed       ? "packed rows"
+                  : largest.source > 0 ? "pairs"
+                                       : "sequences",
+                  s.grad_accum));
   say("data     " + run->data.set.description());
   if (run->data.set.records)
     say(fmt::format("batches  {}; {:.1f} % of their places hold a token", batches.order(),

@@ -279,14 +279,6 @@ class PackedBatches : public SequenceBatches {
   PackedOrder order_of_rows_;
 };
 
-// Fewer would fill no batches, and move up into longer ones.
-int64_t pairs_in_cell(const BatchOptions& o) {
-  constexpr int64_t kBatches = 4;
-  const int64_t mean = std::max<int64_t>(1, (o.max_source + o.sequences.max_length) / 4);
-  const int64_t rows = o.batch_tokens > 0 ? o.batch_tokens / mean : o.batch_size;
-  return std::max<int64_t>(1, kBatches * rows);
-}
-
 // A long text must hold one window, records one sequence.
 void check_length(const Dataset& data, const Split& split, SplitName name, int64_t T) {
   const std::string key = fmt::format("data.{}", split_name(name));
@@ -324,6 +316,14 @@ void Batches::take(const std::vector<BatchShape>& shapes, const BucketOrder& ord
                        order.buckets().size(), o.batch_size, o.batch_tokens);
 }
 
+PairOptions pair_options(const BatchOptions& o) {
+  // Fewer pairs in a cell would fill no batches, and move up into longer ones.
+  constexpr int64_t kBatches = 4;
+  const int64_t mean = std::max<int64_t>(1, (o.max_source + o.sequences.max_length) / 4);
+  const int64_t rows = o.batch_tokens > 0 ? o.batch_tokens / mean : o.batch_size;
+  return {o.max_source, o.sequences.max_length, std::max<int64_t>(1, kBatches * rows)};
+}
+
 std::string resolved_batching(const std::string& batching, const Dataset& data, bool packable) {
   if (batching != "auto") return batching;
   if (!data.records) return "windows";
@@ -336,9 +336,7 @@ std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName name,
   check_length(data, split, name, options.sequences.max_length);
   if (options.batching == "windows") return std::make_unique<WindowBatches>(split, options);
   if (options.max_source > 0) {
-    const PairOptions pairs{options.max_source, options.sequences.max_length,
-                            pairs_in_cell(options)};
-    auto index = open_pair_index(data, name, pairs, observer);
+    auto index = open_pair_index(data, name, pair_options(options), observer);
     if (index->current()->size() == 0)
       throw Error({.code = ErrorCode::config,
                    .what = "no pair has both a source and a target",

@@ -71,6 +71,9 @@ struct BatchOptions {
   int64_t limit = 0;             // in order: batches at most; 0: all
 };
 
+// How pairs that stand apart are read.
+PairOptions pair_options(const BatchOptions& options);
+
 // What `auto` means for this data: windows of a long text; of records packed rows when the model
 // can take those, else buckets.
 std::string resolved_batching(const std::string& batching, const Dataset& data, bool packable);

@@ -169,22 +169,9 @@ class Gpt : public Model {
            {"attention_bias", s_.bias},
            {"mlp_bias", s_.bias}};
     } else {
-      return own_config_text("gpt", *this,
-                             {{"d_model", s_.D},
-                              {"num_layers", L_},
-                              {"num_heads", s_.H},
-                              {"num_kv_heads", s_.G},
-                              {"d_ff", s_.F},
-                              {"vocab_size", V_},
-                              {"positions", s_.positions},
-                              {"norm", s_.norm},
-                              {"norm_eps", s_.eps},
-                              {"activation", s_.activation},
-                              {"tied_embeddings", tied_},
-                              {"bias", s_.bias},
-                              {"dropout", s_.dropout},
-                              {"rope_theta", s_.theta},
-                              {"init_std", s_.init_std}});
+      nlohmann::ordered_json keys = s_.keys();
+      keys.update({{"num_layers", L_}, {"vocab_size", V_}, {"tied_embeddings", tied_}});
+      return own_config_text("gpt", *this, keys);
     }
     // None: our tokenizers have no such tokens, and the families' defaults name real ones.
     j["bos_token_id"] = j["eos_token_id"] = nullptr;

@@ -125,25 +125,14 @@ class Seq2Seq : public Model {
   MaxLengths max_lengths() const override { return lengths_; }
 
   std::string external_config() const override {
-    return own_config_text("seq2seq", *this,
-                           {{"d_model", s_.D},
-                            {"num_layers", L_},
-                            {"num_encoder_layers", E_},
-                            {"num_heads", s_.H},
-                            {"num_kv_heads", s_.G},
-                            {"d_ff", s_.F},
-                            {"vocab_size", V_},
-                            {"positions", s_.positions},
-                            {"norm", s_.norm},
-                            {"norm_position", norm_position_},
-                            {"norm_eps", s_.eps},
-                            {"activation", s_.activation},
-                            {"tied_embeddings", tied_},
-                            {"shared_embeddings", shared_},
-                            {"bias", s_.bias},
-                            {"dropout", s_.dropout},
-                            {"rope_theta", s_.theta},
-                            {"init_std", s_.init_std}});
+    nlohmann::ordered_json keys = s_.keys();
+    keys.update({{"num_layers", L_},
+                 {"num_encoder_layers", E_},
+                 {"vocab_size", V_},
+                 {"norm_position", norm_position_},
+                 {"tied_embeddings", tied_},
+                 {"shared_embeddings", shared_}});
+    return own_config_text("seq2seq", *this, keys);
   }
   bool read_external_config(const ExternalConfig& config) override {
     return read_own_config("seq2seq", *this, config);

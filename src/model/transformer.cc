@@ -1,5 +1,7 @@
 #include "model/transformer.h"
 
+#include <nlohmann/json.hpp>
+
 namespace millrace {
 namespace {
 
@@ -88,6 +90,13 @@ void TransformerShape::resolve(Schema& s) {
     refuse_sizes(s, "model.num_heads", fmt::format("head width {} is odd", K()),
                  "an even head width for rotary positions",
                  "another num_heads, or model.positions=learned");
+}
+
+nlohmann::ordered_json TransformerShape::keys() const {
+  return {{"d_model", D},       {"num_heads", H},           {"num_kv_heads", G},
+          {"d_ff", F},          {"positions", positions},   {"norm", norm},
+          {"norm_eps", eps},    {"activation", activation}, {"bias", bias},
+          {"dropout", dropout}, {"rope_theta", theta},      {"init_std", init_std}};
 }
 
 Value TransformerShape::embed(Layers& layers, Value tokens, const std::string& embedding,

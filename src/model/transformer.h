@@ -43,6 +43,8 @@ struct TransformerShape {
   void declare(Schema& schema);
   // Fills what was `auto`; refuses sizes that contradict each other.
   void resolve(Schema& schema);
+  // The keys with their values, for own_config_text.
+  nlohmann::ordered_json keys() const;
 
   // Tokens [B,T] -> [B,T,D], with what the position adds; `table`: the scope of learned positions.
   Value embed(Layers& layers, Value tokens, const std::string& embedding, const std::string& table,

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <numeric>
 
 namespace millrace {
 namespace {
@@ -23,12 +23,13 @@ bool better(const Candidate& a, const Candidate& b) {
 class Best {
  public:
   explicit Best(size_t count) : count_(count) {}
-  bool takes(const Candidate& c) const { return kept_.size() < count_ || better(c, kept_.back()); }
   void offer(const Candidate& c) {
-    if (!takes(c)) return;
+    if (full() && !better(c, kept_.back())) return;
     kept_.insert(std::upper_bound(kept_.begin(), kept_.end(), c, better), c);
     if (kept_.size() > count_) kept_.pop_back();
   }
+  bool full() const { return kept_.size() == count_; }
+  double worst() const { return kept_.back().score; }
   const std::vector<Candidate>& kept() const { return kept_; }
 
  private:
@@ -64,10 +65,87 @@ void mix(std::span<const float> row, float gate, std::span<const float> attentio
 }
 
 // The hypotheses of one source.
-struct Search {
-  std::vector<Hypothesis> live;  // their scores are log-probabilities
-  std::vector<Hypothesis> finished;
-  bool done = false;
+class Search {
+ public:
+  Search(const BeamOptions& options, const TargetTokens& tokens)
+      : options_(&options), tokens_(&tokens) {}
+
+  size_t live() const { return live_.size(); }
+  bool done() const { return finished_.size() >= width() || live_.empty(); }
+  // Of the last step: which hypothesis k grew out of, and by what.
+  size_t parent(size_t k) const { return parents_[k]; }
+  int32_t last(size_t k) const { return live_[k].tokens.back(); }
+
+  // Every one by a token; row(k): the probabilities behind hypothesis k.
+  template <typename Row>
+  void grow(int64_t step, Row row) {
+    Best best(2 * width());  // at most half of them end
+    for (size_t k = 0; k < live_.size(); ++k) offer(best, k, row(k), step);
+    std::vector<Hypothesis> next;
+    parents_.clear();
+    for (size_t i = 0; i < best.kept().size() && next.size() < width(); ++i) {
+      const Candidate& c = best.kept()[i];
+      Hypothesis h = live_[c.row];
+      h.score = c.score;
+      if (c.token == tokens_->end) {
+        if (i < width()) finish(std::move(h), static_cast<size_t>(step) + 1);
+        continue;
+      }
+      h.tokens.push_back(c.token);
+      next.push_back(std::move(h));
+      parents_.push_back(c.row);
+    }
+    live_ = std::move(next);
+  }
+
+  Hypothesis best() {
+    if (!done())  // no more room: what is there competes as it is
+      for (Hypothesis& h : live_) {
+        const size_t length = h.tokens.size();
+        finish(std::move(h), length);
+      }
+    const auto best = std::max_element(
+        finished_.begin(), finished_.end(),
+        [](const Hypothesis& a, const Hypothesis& b) { return a.score < b.score; });
+    return best == finished_.end() ? Hypothesis{} : std::move(*best);
+  }
+
+ private:
+  size_t width() const { return static_cast<size_t>(options_->beam); }
+
+  void offer(Best& best, size_t k, std::span<const float> row, int64_t step) const {
+    const Hypothesis& from = live_[k];
+    const std::vector<int32_t> banned = repeating(from.tokens, options_->no_repeat_ngram);
+    // A smaller probability than this cannot be among the best: no logarithm is taken.
+    float least = 0;
+    for (size_t v = 0; v < row.size(); ++v) {
+      if (std::isnan(row[v]))
+        throw Error({.code = ErrorCode::failure,
+                     .what = "the model's probabilities are not numbers",
+                     .where = fmt::format("behind token {} of a target", step),
+                     .expected = "numbers from 0 to 1",
+                     .got = "NaN",
+                     .remedy = "weights of a model that did not diverge"});
+      if (!(row[v] > least)) continue;
+      const auto token = static_cast<int32_t>(v);
+      if (token == tokens_->end && step < options_->min_length) continue;
+      if (std::find(banned.begin(), banned.end(), token) != banned.end()) continue;
+      best.offer({from.score + std::log(static_cast<double>(row[v])), k, token});
+      if (best.full())
+        least = std::max(least, 0.999f * static_cast<float>(std::exp(best.worst() - from.score)));
+    }
+  }
+
+  void finish(Hypothesis h, size_t length) {
+    h.score /= std::pow(static_cast<double>(std::max<size_t>(1, length)), options_->length_penalty);
+    finished_.push_back(std::move(h));
+  }
+
+  const BeamOptions* options_;
+  const TargetTokens* tokens_;
+  std::vector<Hypothesis> live_ = std::vector<Hypothesis>(1);  // the others would be the same
+  std::vector<Hypothesis> finished_;
+  std::vector<size_t> parents_;
 };
 
 }  // namespace
@@ -91,21 +169,6 @@ BeamSearch::BeamSearch(const Model& model, int64_t sources, int64_t max_source, 
       backend, std::vector<const Plan*>{&plans_.encode, &plans_.decode, &refresh_});
 }
 
-// Which source each row is of, where a model asks for it.
-void BeamSearch::write_rows(std::span<const int32_t> lengths) {
-  const auto R = static_cast<size_t>(sources_ * options_.beam),
-             S = static_cast<size_t>(max_source_), K = static_cast<size_t>(options_.beam);
-  std::vector<int32_t> of_row(R), counts(R), places(R * S);
-  for (size_t r = 0; r < R; ++r) {
-    of_row[r] = static_cast<int32_t>(r / K);
-    counts[r] = lengths[r / K];
-    for (size_t s = 0; s < S; ++s) places[r * S + s] = static_cast<int32_t>(r / K * S + s);
-  }
-  for (const auto& [name, values] :
-       {std::pair(kBeamSources, &of_row), {kBeamLengths, &counts}, {kBeamPlaces, &places}})
-    if (session_->has(name)) session_->write<int32_t>(name, *values);
-}
-
 BeamSource source_to_copy(const Tokenizer& tokenizer, std::string_view text, const TextPlace& place,
                           std::vector<std::string>& rare) {
   BeamSource source;
@@ -117,10 +180,8 @@ BeamSource source_to_copy(const Tokenizer& tokenizer, std::string_view text, con
   return source;
 }
 
-std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
-                                           const TargetTokens& tokens) {
-  const auto E = static_cast<size_t>(sources_), K = static_cast<size_t>(options_.beam), R = E * K,
-             S = static_cast<size_t>(max_source_);
+std::vector<int32_t> BeamSearch::encode(std::span<const BeamSource> sources) {
+  const auto E = static_cast<size_t>(sources_), S = static_cast<size_t>(max_source_);
   MR_CHECK(sources.size() <= E, "{} sources for {}", sources.size(), E);
   std::vector<int32_t> ids(E * S), lengths(E, 1);
   for (size_t e = 0; e < sources.size(); ++e) {
@@ -133,24 +194,33 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
   }
   session_->write_input<int32_t>(kEncode, "source", ids);
   session_->write_input<int32_t>(kEncode, "source_lengths", lengths);
-  write_rows(lengths);
+  if (session_->has(kBeamPlaces)) {  // the model keeps a source in each of its rows
+    const auto K = static_cast<size_t>(options_.beam), R = E * K;
+    std::vector<int32_t> of_row(R), counts(R), places(R * S);
+    for (size_t r = 0; r < R; ++r) {
+      of_row[r] = static_cast<int32_t>(r / K);
+      counts[r] = lengths[r / K];
+      for (size_t s = 0; s < S; ++s) places[r * S + s] = static_cast<int32_t>(r / K * S + s);
+    }
+    session_->write<int32_t>(kBeamSources, of_row);
+    session_->write<int32_t>(kBeamLengths, counts);
+    session_->write<int32_t>(kBeamPlaces, places);
+  }
   session_->run(kEncode);
+  return lengths;
+}
 
-  const auto C = static_cast<size_t>(max_length_);
-  std::vector<int32_t> last(R, tokens.start), rows(R), history(R * C);
-  for (size_t r = 0; r < R; ++r) rows[r] = static_cast<int32_t>(r);
+std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
+                                           const TargetTokens& tokens) {
+  const auto E = static_cast<size_t>(sources_), K = static_cast<size_t>(options_.beam), R = E * K,
+             S = static_cast<size_t>(max_source_), C = static_cast<size_t>(max_length_);
+  const std::vector<int32_t> lengths = encode(sources);
+  std::vector<int32_t> last(R, tokens.start), rows(R), history(R * C), moved(R * C);
+  std::iota(rows.begin(), rows.end(), 0);
   std::vector<int32_t> parents = rows;
   session_->write<int32_t>("prompt_row", rows);
-  std::vector<Search> searches(E);
+  std::vector<Search> searches(sources.size(), Search(options_, tokens));
   std::vector<float> mixed;
-  for (size_t e = 0; e < E; ++e) {
-    searches[e].live.resize(1);  // the others would be the same
-    searches[e].done = e >= sources.size();
-  }
-  auto finish = [&](Search& s, Hypothesis h, size_t length) {
-    h.score /= std::pow(static_cast<double>(std::max<size_t>(1, length)), options_.length_penalty);
-    s.finished.push_back(std::move(h));
-  };
   for (int64_t step = 0; step < max_length_; ++step) {
     const auto position = static_cast<int32_t>(step);
     session_->write<int32_t>(prompt_leaf(1), last);
@@ -169,67 +239,27 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
     const size_t V = probabilities.size() / R;
     parents = rows;
     bool all_done = true;
-    for (size_t e = 0; e < E; ++e) {
+    for (size_t e = 0; e < searches.size(); ++e) {
       Search& s = searches[e];
-      if (s.done) continue;
-      Best best(2 * K);  // at most K of them end
-      for (size_t k = 0; k < s.live.size(); ++k) {
-        const Hypothesis& from = s.live[k];
+      if (s.done()) continue;
+      s.grow(step, [&](size_t k) -> std::span<const float> {
         const size_t r = e * K + k;
-        std::span<const float> row(probabilities.data() + r * V, V);
-        row = row.first(std::min(V, static_cast<size_t>(tokens.count)));
-        if (copies_) {
-          mix(row, gates[r], {attention.data() + r * S, static_cast<size_t>(lengths[e])},
-              sources[e].open, mixed);
-          row = mixed;
-        }
-        const std::vector<int32_t> banned = repeating(from.tokens, options_.no_repeat_ngram);
-        // A smaller probability than this cannot be among the best: no logarithm is taken.
-        float least = 0;
-        for (size_t v = 0; v < row.size(); ++v) {
-          if (!(row[v] > least)) {
-            if (std::isnan(row[v]))
-              throw Error({.code = ErrorCode::failure,
-                           .what = "the model's probabilities are not numbers",
-                           .where = fmt::format("behind token {} of a target", step),
-                           .expected = "numbers from 0 to 1",
-                           .got = "NaN",
-                           .remedy = "weights of a model that did not diverge"});
-            continue;
-          }
-          const auto token = static_cast<int32_t>(v);
-          if (token == tokens.end && step < options_.min_length) continue;
-          if (std::find(banned.begin(), banned.end(), token) != banned.end()) continue;
-          best.offer({from.score + std::log(static_cast<double>(row[v])), k, token});
-          if (best.kept().size() == 2 * K)
-            least = std::max(
-                least,
-                static_cast<float>(std::exp(best.kept().back().score - from.score)) * 0.999f);
-        }
+        const std::span<const float> row(probabilities.data() + r * V,
+                                         std::min(V, static_cast<size_t>(tokens.count)));
+        if (!copies_) return row;
+        mix(row, gates[r], {attention.data() + r * S, static_cast<size_t>(lengths[e])},
+            sources[e].open, mixed);
+        return mixed;
+      });
+      for (size_t k = 0; k < s.live(); ++k) {
+        parents[e * K + k] = static_cast<int32_t>(e * K + s.parent(k));
+        last[e * K + k] = s.last(k) < tokens.count ? s.last(k) : tokens.unknown;
       }
-      std::vector<Hypothesis> next;
-      const auto& kept = best.kept();
-      for (size_t i = 0; i < kept.size() && next.size() < K; ++i) {
-        Hypothesis h = s.live[kept[i].row];
-        h.score = kept[i].score;
-        if (kept[i].token == tokens.end) {
-          if (i < K) finish(s, std::move(h), static_cast<size_t>(step) + 1);
-          continue;
-        }
-        h.tokens.push_back(kept[i].token);
-        const size_t row = e * K + next.size();
-        parents[row] = static_cast<int32_t>(e * K + kept[i].row);
-        last[row] = kept[i].token < tokens.count ? kept[i].token : tokens.unknown;
-        next.push_back(std::move(h));
-      }
-      s.live = std::move(next);
-      s.done = s.finished.size() >= K || s.live.empty();
-      all_done = all_done && s.done;
+      all_done = all_done && s.done();
     }
     if (all_done) break;
     // The token of this step stands in the row that it was put into.
     for (size_t r = 0; r < R; ++r) history[r * C + static_cast<size_t>(step)] = rows[r];
-    std::vector<int32_t> moved(history.size());
     for (size_t r = 0; r < R; ++r)
       std::copy_n(
           history.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(parents[r]) * C), C,
@@ -237,18 +267,7 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
     history.swap(moved);
   }
   std::vector<Hypothesis> found;
-  for (size_t e = 0; e < sources.size(); ++e) {
-    Search& s = searches[e];
-    if (!s.done)  // no more room: what is there competes as it is
-      for (Hypothesis& h : s.live) {
-        const size_t length = h.tokens.size();
-        finish(s, std::move(h), length);
-      }
-    const auto best = std::max_element(
-        s.finished.begin(), s.finished.end(),
-        [](const Hypothesis& a, const Hypothesis& b) { return a.score < b.score; });
-    found.push_back(best == s.finished.end() ? Hypothesis{} : std::move(*best));
-  }
+  for (Search& s : searches) found.push_back(s.best());
   return found;
 }
 

@@ -60,7 +60,7 @@ class BeamSearch {
 
  private:
   enum : size_t { kEncode, kDecode, kRefresh };
-  void write_rows(std::span<const int32_t> lengths);
+  std::vector<int32_t> encode(std::span<const BeamSource> sources);  // returns their lengths
   bool copies_;
   int64_t sources_, max_source_, max_length_;
   BeamOptions options_;

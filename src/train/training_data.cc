@@ -33,13 +33,10 @@ DataOptions data_options(const Settings& settings) {
   return o;
 }
 
-TrainingData make_training_data(Dataset set, const Settings& settings, Takes takes,
-                                DataObserver& observer) {
+BatchOptions batch_options(const Dataset& set, const Settings& settings, Takes takes) {
   const DataSettings& s = settings.data;
-  TrainingData data;
-  data.set = std::move(set);
   BatchOptions o;
-  o.batching = resolved_batching(s.batching, data.set, takes.packed_rows);
+  o.batching = resolved_batching(s.batching, set, takes.packed_rows);
   if (takes.pairs) o.max_source = settings.max_source_length;
   o.open_words = takes.open_words;
   o.batch_size = settings.batch_size;
@@ -47,6 +44,14 @@ TrainingData make_training_data(Dataset set, const Settings& settings, Takes tak
   o.sequences = {settings.max_length, s.chunking, s.chunk_overlap};
   o.random_windows = s.sampling == "random";
   o.seed = static_cast<uint64_t>(settings.seed);
+  return o;
+}
+
+TrainingData make_training_data(Dataset set, const Settings& settings, Takes takes,
+                                DataObserver& observer) {
+  TrainingData data;
+  data.set = std::move(set);
+  BatchOptions o = batch_options(data.set, settings, takes);
   data.batches = make_batches(data.set, SplitName::train, o, observer);
   if (data.set.validation.tokens) {
     o.seed.reset();

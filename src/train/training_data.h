@@ -24,6 +24,8 @@ struct TrainingData {
 };
 
 DataOptions data_options(const Settings& settings);
+// How training reads a data set, for a model that takes these.
+BatchOptions batch_options(const Dataset& set, const Settings& settings, Takes takes);
 // Shapes a data set for a model that takes these.
 TrainingData make_training_data(Dataset set, const Settings& settings, Takes takes,
                                 DataObserver& observer);
