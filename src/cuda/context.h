@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,8 @@ class Context {
   const NvmlDevice& nvml() const { return nvml_; }
   cudaStream_t stream() const { return stream_; }
   cudaStream_t side_stream() const { return side_stream_; }  // gives way to the other
+  // Held while the stream is captured: a thread that waits for it then would spoil the capture.
+  std::mutex& capture_mutex() { return capture_mutex_; }
   cublasLtHandle_t lt();  // libraries are opened when first used: that takes a while
   cudnnHandle_t cudnn();
   // The function `name` of a program in CUDA C++, for this device; "cuda/device.cuh" can be
@@ -81,6 +84,7 @@ class Context {
   Device device_;
   NvmlDevice nvml_;  // made before the device is used
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;
+  std::mutex capture_mutex_;
   cublasLtHandle_t lt_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
   std::map<std::string, std::pair<cudaLibrary_t, cudaKernel_t>> compiled_;

@@ -212,7 +212,10 @@ class CudaBackend : public Backend {
   void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return;
     MR_CUDA(cudaSetDevice(context_.device().index));
-    MR_CUDA(cudaStreamSynchronize(context_.stream()));
+    {
+      const std::lock_guard lock(context_.capture_mutex());
+      MR_CUDA(cudaStreamSynchronize(context_.stream()));
+    }
     MR_CUDA(cudaMemcpyAsync(to, from, bytes, kind, copies_));
     MR_CUDA(cudaStreamSynchronize(copies_));
   }

@@ -69,7 +69,9 @@ class Captured {
   void launch(cudaStream_t stream) const { MR_CUDA(cudaGraphLaunch(exec_, stream)); }
   // Why it could not be captured, or "".
   template <typename Launch>
-  std::string capture(cudaStream_t stream, Launch launches) {
+  std::string capture(Context& context, Launch launches) {
+    const std::lock_guard lock(context.capture_mutex());
+    const cudaStream_t stream = context.stream();
     MR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     cudaGraph_t graph = nullptr;
     std::string reason;
@@ -290,7 +292,7 @@ class CudaExecutable : public Executable {
   void replay(Captured& captured, size_t begin, size_t end, bool profiled) {
     if (!captured.ready()) {
       capturing_ = true;
-      const std::string reason = captured.capture(context_.stream(), [&] {
+      const std::string reason = captured.capture(context_, [&] {
         if (profiled)
           launch(begin, end, true);
         else

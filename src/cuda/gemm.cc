@@ -345,9 +345,12 @@ double seconds_of(Context& context, const std::function<void(int)>& run) {
   const cudaStream_t stream = context.stream();
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t captured = nullptr;
-  MR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < rounds; ++i) run(i);
-  MR_CUDA(cudaStreamEndCapture(stream, &graph));
+  {
+    const std::lock_guard lock(context.capture_mutex());
+    MR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < rounds; ++i) run(i);
+    MR_CUDA(cudaStreamEndCapture(stream, &graph));
+  }
   MR_CUDA(cudaGraphInstantiate(&captured, graph, 0));
   const double all = context.time([&] { MR_CUDA(cudaGraphLaunch(captured, stream)); });
   MR_CUDA(cudaGraphExecDestroy(captured));

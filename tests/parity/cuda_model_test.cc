@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <thread>
 
 #include "cpu/cpu_backend.h"
 #include "cpu/machine.h"
@@ -17,6 +18,7 @@ struct Case {
   const char* name;
   std::string keys;
   BatchShape shape;
+  const char* family = "gpt";
 };
 const Case kCases[] = {
     {"gpt2", kGpt2Keys, {2, 12}},
@@ -26,7 +28,12 @@ const Case kCases[] = {
     {"llama_larger",
      "d_model: 128, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 192, positions: rotary, "
      "norm: rms_norm, activation: swiglu, bias: false, tied_embeddings: false",
-     {2, 65}}};
+     {2, 65}},
+    {"seq2seq", "d_model: 64, num_layers: 2, num_heads: 2", {3, 17, false, 23}, "seq2seq"},
+    {"pointer_generator",
+     "emb_dim: 24, hidden_dim: 32, num_layers: 2",
+     {3, 9, false, 21},
+     "pointer_generator"}};
 
 class CudaModel : public testing::TestWithParam<Case> {
  protected:
@@ -39,13 +46,37 @@ class CudaModel : public testing::TestWithParam<Case> {
     Session session(backend, {&plan, &refresh});
     return train_steps(session, 0, tiny_, kSteps, false, [&] { session.run(1); });
   }
-  TinyModel tiny_{GetParam().keys, GetParam().shape};
+  TinyModel tiny_{GetParam().keys, GetParam().shape, GetParam().family};
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaModel);
 INSTANTIATE_TEST_SUITE_P(
     Model, CudaModel,
     testing::ValuesIn(kCases, kCases + (test_device().backend ? std::size(kCases) : 0)),
     [](const auto& test) { return std::string(test.param.name); });
+
+// A checkpoint is read by a thread of its own, and a new shape of batches is captured in mid-run.
+TEST_P(CudaModel, IsReadWhileStepsAreCaptured) {
+  Backend& backend = *test_device().backend;
+  PassOptions options;
+  options.precision = Precision::bf16;
+  const Plan plan = make_plan(tiny_.step_graph(), options, backend);
+  const Plan* const one[] = {&plan};
+  const Plan refresh = make_refresh_plan(one, backend);
+  const std::string name = tiny_.model->parameters()[0].name;
+  for (int round = 0; round < 20; ++round) {
+    Session session(backend, {&plan, &refresh});
+    std::jthread reader;
+    train_steps(session, 0, tiny_, 3, false, [&] {
+      session.run(1);
+      reader = std::jthread([&](const std::stop_token& stop) {
+        while (!stop.stop_requested()) session.read<float>(name);
+      });
+    });
+    reader.request_stop();
+    reader.join();
+    EXPECT_EQ(session.note(0), "") << "in round " << round;
+  }
+}
 
 TEST_P(CudaModel, TrainsAsTheCpuDoes) {
   Backend& backend = *test_device().backend;
