@@ -64,6 +64,11 @@ class Context {
   const NvmlDevice& nvml() const { return nvml_; }
   cudaStream_t stream() const { return stream_; }
   cudaStream_t side_stream() const { return side_stream_; }  // gives way to the other
+  // What was captured in this process, and what of the device's memory it took.
+  struct Captures {
+    int64_t count = 0, bytes = 0;
+  };
+  Captures captures;
   // Held while the stream is captured: a thread that waits for it then would spoil the capture.
   std::mutex& capture_mutex() { return capture_mutex_; }
   cublasLtHandle_t lt();  // libraries are opened when first used: that takes a while

@@ -140,13 +140,19 @@ class CudaBackend : public Backend {
   Precision usual_precision() const override { return Precision::bf16; }
   Ceiling measure_ceiling(Precision precision) override;
   std::optional<DeviceVitals> vitals() const override { return context_.nvml().vitals(); }
-  std::optional<int64_t> overhead_bytes(Precision precision) const override {
-    const auto bytes = context_.choices().number(overhead_key(precision));
+  std::optional<int64_t> overhead_bytes(Precision precision, int64_t graphs) const override {
+    auto bytes = context_.choices().number(overhead_key(precision));
+    if (bytes && options_.capture)
+      *bytes += graphs * context_.choices().number(graph_key()).value_or(0);
     // The cache may be damaged.
     return bytes && *bytes < memory_bytes() ? bytes : std::nullopt;
   }
   void note_overhead(Precision precision, int64_t bytes) override {
-    context_.choices().note_number(overhead_key(precision), bytes);
+    const auto& [count, of_graphs] = context_.captures;
+    context_.choices().note_number(overhead_key(precision),
+                                   std::max<int64_t>(0, bytes - of_graphs));
+    constexpr int64_t kEnough = 8;  // memory is taken in pieces that several graphs share
+    if (count >= kEnough) context_.choices().note_number(graph_key(), of_graphs / count);
   }
   bool failed() const override { return context_.failed(); }
   std::string choices() const override { return context_.choices().used(); }
@@ -208,6 +214,7 @@ class CudaBackend : public Backend {
     MR_CUDA(cudaDriverGetVersion(&driver));
     return fmt::format("overhead in {}, driver {}", precision_name(precision), driver);
   }
+  static std::string graph_key() { return "bytes of a graph"; }
   // By any thread: the one that writes a checkpoint reads while the next step is under way.
   void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return;

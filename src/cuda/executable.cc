@@ -83,12 +83,19 @@ class Captured {
     const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     if (reason.empty() && ended != cudaSuccess) reason = cudaGetErrorString(ended);
     if (reason.empty()) {
-      const cudaError_t made = cudaGraphInstantiate(&exec_, graph, 0);
+      size_t before = 0, after = 0, all = 0;
+      MR_CUDA(cudaMemGetInfo(&before, &all));
+      cudaError_t made = cudaGraphInstantiate(&exec_, graph, 0);
+      if (made == cudaSuccess) made = cudaGraphUpload(exec_, stream);
       if (made != cudaSuccess) reason = cudaGetErrorString(made);
+      MR_CUDA(cudaMemGetInfo(&after, &all));
+      ++context.captures.count;
+      context.captures.bytes += before > after ? static_cast<int64_t>(before - after) : 0;
     }
     if (graph) (void)cudaGraphDestroy(graph);
     if (!reason.empty()) {
       (void)cudaGetLastError();
+      if (exec_) (void)cudaGraphExecDestroy(exec_);
       exec_ = nullptr;
     }
     return reason;
@@ -128,7 +135,8 @@ class CudaExecutable : public Executable {
     const bool split = before_update && update_ < steps_.size();
     // The first run is launched plainly: libraries load their kernels, and a fault has a name.
     // Some runs are captured with an event behind every node, to know where the time goes.
-    const bool plain = !capture_ || runs_ == 0;
+    // So is one that waits in its middle: that happens once for a checkpoint.
+    const bool plain = !capture_ || runs_ == 0 || split;
     // One such run at a time: the next one would write the same events.
     const bool profiled =
         ledger && !split && runs_ >= next_profile_ &&
@@ -148,12 +156,8 @@ class CudaExecutable : public Executable {
       launch(0, update_, profiled);
       if (split) before_update();
       launch(update_, steps_.size(), profiled);
-    } else if (split) {
-      replay(first_, 0, update_, false);
-      before_update();
-      replay(second_, update_, steps_.size(), false);
     } else {
-      replay(profiled ? profiled_ : whole_, 0, steps_.size(), profiled);
+      replay(profiled ? profiled_ : whole_, profiled);
     }
     if (run) MR_CUDA(cudaEventRecord(run->ends->end.get(), stream));
     ++runs_;
@@ -249,27 +253,26 @@ class CudaExecutable : public Executable {
       if (profiled) mark(i + 1);
     }
   }
-  // The same, with steps on the side where the plan allows it.
-  void launch_beside(size_t begin, size_t end) {
+  // All of them, on the side where the plan allows it.
+  void launch_beside() {
     std::vector<LaneNode> nodes;
-    for (size_t i = begin; i < end; ++i)
-      nodes.push_back(lane_node(plan_, steps_[i].node, steps_[i].part));
+    for (const Step& step : steps_) nodes.push_back(lane_node(plan_, step.node, step.part));
     const Lanes lanes(nodes);
-    if (!lanes.any_beside()) return launch(begin, end, false);
+    if (!lanes.any_beside()) return launch(0, steps_.size(), false);
     const cudaStream_t main = context_.stream(), side = context_.side_stream();
     // Events of a capture are edges of its graph and nothing else: they are not needed afterwards.
     const Event forked(cudaEventDisableTiming), joined(cudaEventDisableTiming);
     std::map<size_t, Event> done;
     MR_CUDA(cudaEventRecord(forked.get(), main));
     MR_CUDA(cudaStreamWaitEvent(side, forked.get()));
-    for (size_t i = begin; i < end; ++i) {
-      const Lanes::Step& step = lanes[i - begin];
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const Lanes::Step& step = lanes[i];
       const cudaStream_t lane = step.beside ? side : main;
       if (step.waits_for) MR_CUDA(cudaStreamWaitEvent(lane, done.at(*step.waits_for).get()));
       run_step(steps_[i], lane);
       if (!step.is_waited_for) continue;
-      MR_CUDA(cudaEventRecord(
-          done.try_emplace(i - begin, cudaEventDisableTiming).first->second.get(), lane));
+      MR_CUDA(
+          cudaEventRecord(done.try_emplace(i, cudaEventDisableTiming).first->second.get(), lane));
     }
     MR_CUDA(cudaEventRecord(joined.get(), side));
     MR_CUDA(cudaStreamWaitEvent(main, joined.get()));
@@ -289,21 +292,21 @@ class CudaExecutable : public Executable {
     for (double& s : share_) s /= std::max(total, 1.0);
   }
 
-  void replay(Captured& captured, size_t begin, size_t end, bool profiled) {
+  void replay(Captured& captured, bool profiled) {
     if (!captured.ready()) {
       capturing_ = true;
       const std::string reason = captured.capture(context_, [&] {
         if (profiled)
-          launch(begin, end, true);
+          launch(0, steps_.size(), true);
         else
-          launch_beside(begin, end);
+          launch_beside();
       });
       capturing_ = false;
       if (!reason.empty()) {
         capture_ = false;
         note_ =
             "the step is launched kernel by kernel: it could not be captured as a graph: " + reason;
-        return launch(begin, end, profiled);
+        return launch(0, steps_.size(), profiled);
       }
     }
     captured.launch(context_.stream());
@@ -327,7 +330,7 @@ class CudaExecutable : public Executable {
   const bool waits_;  // for every node that is launched alone
   std::vector<Step> steps_;
   size_t update_ = 0;  // the first step of the optimizer
-  Captured whole_, profiled_, first_, second_;
+  Captured whole_, profiled_;
   std::array<Ends, kPending> ring_;
   std::deque<Run> pending_;
   std::array<int64_t, 3> banked_{};  // of runs that were settled to make room

@@ -80,9 +80,9 @@ class Backend : public KernelChooser {
   // Takes seconds.
   virtual Ceiling measure_ceiling(Precision) { return {}; }
   virtual std::optional<DeviceVitals> vitals() const { return {}; }
-  // What a run takes of a device's memory beside its arenas, for context and libraries: the last
-  // that was measured on this machine, and the way to tell it.
-  virtual std::optional<int64_t> overhead_bytes(Precision) const { return {}; }
+  // What a run takes of a device's memory beside its arenas, for context, libraries and so many
+  // captured graphs: as last measured on this machine, and the way to tell what a run took.
+  virtual std::optional<int64_t> overhead_bytes(Precision, int64_t /*graphs*/) const { return {}; }
   virtual void note_overhead(Precision, int64_t /*bytes*/) {}
   virtual bool failed() const { return false; }  // nothing can be done on it any more
   // The algorithms chosen by measurement so far, and the way to choose the same ones again: another

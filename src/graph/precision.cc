@@ -36,7 +36,9 @@ std::set<Value> exact_values(const Graph& g) {
   for (NodeId id = g.size() - 1; id >= 0; --id) {
     const Node& n = g[id];
     if (n.phase == Phase::optimizer && n.leaf == Leaf::none) exact.insert(n.in.begin(), n.in.end());
-    if (!is_op(n, "elementwise") && !is_op(n, "embedding_grad") && !n.op->is_view) continue;
+    if (!is_op(n, "elementwise") && !is_op(n, "embedding_grad") && !is_op(n, "softmax") &&
+        !n.op->is_view)
+      continue;
     for (size_t o = 0; o < n.out.size(); ++o) {
       if (!exact.contains({id, static_cast<int32_t>(o)})) continue;
       for (Value v : n.in)
@@ -128,9 +130,10 @@ class ToHalf {
   void copy_node(NodeId id, const std::set<Value>& exact) {
     const Node& n = g_[id];
     Node node = n;
-    const bool element_by_element = is_op(n, "elementwise");
+    const bool element_by_element = is_op(n, "elementwise"),
+               exact_softmax = is_op(n, "softmax") && exact.contains({id, 0});
     for (size_t i = 0; i < n.in.size(); ++i) {
-      const bool full = i < 32 && (n.op->full_in >> i & 1) != 0;
+      const bool full = exact_softmax || (i < 32 && (n.op->full_in >> i & 1) != 0);
       const TensorType& type = g_.type(n.in[i]);
       if (type.dtype != DType::f32) {
         node.in[i] = r_.mapped(n.in[i]);

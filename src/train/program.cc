@@ -280,7 +280,15 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
   DecodePlans generation;
   if (model.can_draw())
     generation = make_decode_plans(model, model.max_lengths().target, options, backend);
-  const auto overhead = backend.overhead_bytes(options.precision);
+  // A step is captured twice, once to be timed; each only when its shape comes.
+  auto captured = [](const std::vector<Graph>& graphs, int64_t runs) {
+    return std::min(2 * std::ssize(graphs), runs > 0 ? runs : INT64_MAX);
+  };
+  const int64_t updates = settings.max_steps;
+  const auto overhead = backend.overhead_bytes(
+      options.precision, captured(steps, updates) +
+                             captured(accumulates, updates * (settings.grad_accum - 1)) +
+                             std::ssize(evaluates));
   auto attempt = [&](const PassOptions& with) {
     Programs p{{}, {}, {}, generation, {}, with, overhead};
     // Timing the products of one shape takes a second; those of dozens would be a long wait.

@@ -9,6 +9,7 @@
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "tests/graph/tiny_model.h"
+#include "tests/parity/cuda_device.h"
 #include "train/beam_search.h"
 #include "train/generate.h"
 
@@ -18,7 +19,12 @@ namespace {
 constexpr int64_t kSource = 6, kLength = 7;
 constexpr TargetTokens kTokens{.start = 1, .end = 2, .unknown = 0, .count = 12};
 
-class BeamTest : public testing::TestWithParam<std::string> {
+struct Case {
+  std::string family;
+  bool cuda;
+};
+
+class BeamTest : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override { cpu::gemm_set_measuring(false); }
   void TearDown() override { cpu::gemm_set_measuring(true); }
@@ -56,8 +62,9 @@ class BeamTest : public testing::TestWithParam<std::string> {
   }
 
   TinyModel tiny{
-      "num_layers: 2, d_model: 32, num_heads: 4", {2, kLength, false, kSource}, GetParam()};
-  std::unique_ptr<Backend> backend = cpu::make_backend(cpu::best_isa());
+      "num_layers: 2, d_model: 32, num_heads: 4", {2, kLength, false, kSource}, GetParam().family};
+  std::unique_ptr<Backend> backend =
+      GetParam().cuda ? open_cuda(0, {}) : cpu::make_backend(cpu::best_isa());
 };
 
 class SlowBeam {
@@ -139,15 +146,19 @@ class SlowBeam {
   Session session_;
 };
 
-std::vector<std::string> families_of_pairs() {
-  std::vector<std::string> list;
+std::vector<Case> families_of_pairs() {
+  std::vector<Case> list;
   for (const std::string& family : model_families())
-    if (const auto model = make_model(family); model->takes().pairs && model->can_draw())
-      list.push_back(family);
+    if (const auto model = make_model(family); model->takes().pairs && model->can_draw()) {
+      list.push_back({family, false});
+      if (test_device().backend) list.push_back({family, true});  // CudaDevice.IsUsed says if not
+    }
   return list;
 }
 INSTANTIATE_TEST_SUITE_P(Model, BeamTest, testing::ValuesIn(families_of_pairs()),
-                         [](const auto& tested) { return tested.param; });
+                         [](const auto& tested) {
+                           return tested.param.family + (tested.param.cuda ? "_cuda" : "");
+                         });
 
 TEST_P(BeamTest, FindsWhatTheSlowWayFinds) {
   SlowBeam slow(*tiny.model, *backend);

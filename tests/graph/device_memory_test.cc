@@ -19,10 +19,13 @@ class CountingBackend : public PoisonedBackend {
  public:
   CountingBackend() : PoisonedBackend(cpu::best_isa()) {}
   std::optional<int64_t> overhead;
+  int64_t graph = 0;
   bool tells = true;
 
   bool on_host() const override { return false; }
-  std::optional<int64_t> overhead_bytes(Precision) const override { return overhead; }
+  std::optional<int64_t> overhead_bytes(Precision, int64_t graphs) const override {
+    return overhead ? std::optional(*overhead + graphs * graph) : std::nullopt;
+  }
   std::optional<DeviceVitals> vitals() const override {
     DeviceVitals vitals;
     if (tells) vitals.bytes = kContext + taken_;
@@ -77,6 +80,23 @@ TEST_F(DeviceMemory, TheLimitHoldsForArenaAndOverheadTogether) {
   EXPECT_TRUE(std::any_of(parts.begin(), parts.end(), [](const Contributor& c) {
     return c.what == "context and libraries" && c.bytes == kContext;
   }));
+}
+
+TEST_F(DeviceMemory, EveryShapeIsCaptured) {
+  TinyModel tiny(kGpt2Keys, {2, 48});
+  backend_.overhead = kContext;
+  backend_.graph = 1000;
+  auto beside = [&](int64_t max_steps, int64_t grad_accum) {
+    tiny.settings.max_steps = max_steps;
+    tiny.settings.grad_accum = grad_accum;
+    const ProgramShapes shapes({{2, 48}, {2, 32}, {2, 16}}, {{2, 48}});
+    return *make_programs(*tiny.model, tiny.settings, shapes, backend_).overhead - kContext;
+  };
+  EXPECT_EQ(beside(0, 1), 7000);  // three shapes, each as it is and timed, and validation
+  EXPECT_EQ(beside(100, 1), 7000);
+  EXPECT_EQ(beside(100, 4), 13000);
+  EXPECT_EQ(beside(0, 4), 13000);
+  EXPECT_EQ(beside(2, 1), 3000) << "no more than there are updates";
 }
 
 TEST_F(DeviceMemory, IsReadWhileTheArenaIsThere) {

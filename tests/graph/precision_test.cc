@@ -108,6 +108,24 @@ TEST_P(PrecisionPass, PutsSixteenBitsWhereTheyBelong) {
     }
 }
 
+// Logits of 10 in bf16 are 3 % off as probabilities.
+TEST(PrecisionOfSoftmax, ProbabilitiesThatAreReadOutsideAreOfFullLogits) {
+  Builder b;
+  const Value weight = b.parameter("weight", {4, 8});
+  const Value x = b.input("x", {{3, 4}, DType::f32});
+  const Value inside = b.op("softmax", {b.matmul(x, weight)});
+  b.output("probabilities", b.op("softmax", {b.matmul(inside, weight, false, true)}));
+  const Graph g = apply_precision(b.finish(), Precision::bf16);
+  std::vector<std::pair<std::string, DType>> stored;
+  for (const Node& n : g.nodes)
+    if (n.leaf == Leaf::none && n.op->name != "elementwise")
+      stored.emplace_back(n.op->name, n.out[0].dtype);
+  EXPECT_EQ(stored, (std::vector<std::pair<std::string, DType>>{{"matmul", DType::bf16},
+                                                                {"softmax", DType::bf16},
+                                                                {"matmul", DType::f32},
+                                                                {"softmax", DType::f32}}));
+}
+
 TEST_P(PrecisionPass, TheStepIsSmaller) {
   int64_t bytes[2] = {};
   for (const bool half : {false, true})

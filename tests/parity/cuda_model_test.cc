@@ -29,7 +29,8 @@ const Case kCases[] = {
      "d_model: 128, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 192, positions: rotary, "
      "norm: rms_norm, activation: swiglu, bias: false, tied_embeddings: false",
      {2, 65}},
-    {"seq2seq", "d_model: 64, num_layers: 2, num_heads: 2", {3, 17, false, 23}, "seq2seq"},
+    {"seq2seq", "d_model: 24, num_layers: 2, num_heads: 2", {2, 12, false, 9}, "seq2seq"},
+    {"seq2seq_larger", "d_model: 64, num_layers: 2, num_heads: 2", {3, 72, false, 72}, "seq2seq"},
     {"pointer_generator",
      "emb_dim: 24, hidden_dim: 32, num_layers: 2",
      {3, 9, false, 21},
