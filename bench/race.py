@@ -530,7 +530,7 @@ def show_starts(row, peers):
 
 def main():
     parser = argparse.ArgumentParser(prog="bench/run", description="Millrace and its peers on the same workloads, interleaved.",
-                                     epilog="suites: " + ", ".join(SUITES) + ", data (with options of its own)")
+                                     epilog="suites: " + ", ".join(SUITES) + ", data and beam (with options of their own)")
     parser.add_argument("suite", help="which workloads")
     parser.add_argument("--only", help="only these workloads, with commas")
     parser.add_argument("--quick", action="store_true", help="few steps: for a first look, not for figures")
@@ -541,7 +541,7 @@ def main():
     parser.add_argument("--no-peers", action="store_true", help="only Millrace")
     args = parser.parse_args()
     if args.suite not in SUITES:
-        fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}, data")
+        fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}, data, beam")
     suite, device = SUITES[args.suite], "cuda" if args.suite == "cuda" else "cpu"
     wanted = args.only.split(",") if args.only else list(suite)
     if unknown := [w for w in wanted if w not in suite]:

@@ -93,8 +93,9 @@ def train(how, w):
 
 
 def curve(_, w):
-    model = open_model(w)
-    tokens, b, t = torch.tensor(w["ids"]), w["batch"], w["length"]
+    model, b, t = open_model(w), w["batch"], w["length"]
+    tokens, _ = millrace_data.Prepared(w["cache"]).store("train")
+    tokens = tokens[: len(tokens) - int(0.1 * len(tokens))]  # the end is for validation
     begins = millrace_data.window_begins(w["seed"], w["steps"] * b, len(tokens) - t)
     batches = ([torch.stack([tokens[i + shift : i + shift + t] for i in begins[at : at + b]]) for shift in (0, 1)]
                for at in range(0, len(begins), b))

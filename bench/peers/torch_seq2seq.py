@@ -44,19 +44,20 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width, inner):
         super().__init__()
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def forward(self, x):
         return self.down(F.gelu(self.up(x), approximate="tanh"))
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, m):
         super().__init__()
+        width = m["d_model"]
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.mlp = Attention(width, heads), Mlp(width)
+        self.attention, self.mlp = Attention(width, m["num_heads"]), Mlp(width, m["d_ff"])
 
     def forward(self, x, mask):
         x = x + self.attention(self.norm1(x), attn_mask=mask)
@@ -64,9 +65,9 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(EncoderLayer):
-    def __init__(self, width, heads):
-        super().__init__(width, heads)
-        self.norm_cross, self.cross = nn.LayerNorm(width), Attention(width, heads, cross=True)
+    def __init__(self, m):
+        super().__init__(m)
+        self.norm_cross, self.cross = nn.LayerNorm(m["d_model"]), Attention(m["d_model"], m["num_heads"], cross=True)
 
     def forward(self, x, memory, mask):
         x = x + self.attention(self.norm1(x), is_causal=True)
@@ -89,7 +90,7 @@ class Encoder(nn.Module):
         super().__init__()
         width = m["d_model"]
         self.positions = nn.Embedding(length, width)
-        self.layers = nn.ModuleList(EncoderLayer(width, m["num_heads"]) for _ in range(m["num_layers"]))
+        self.layers = nn.ModuleList(EncoderLayer(m) for _ in range(m["num_layers"]))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x, mask):
@@ -106,7 +107,7 @@ class Seq2Seq(nn.Module):
         width = m["d_model"]
         self.embedding, self.positions = nn.Embedding(m["vocab_size"], width), nn.Embedding(w["length"], width)
         self.encoder = Encoder(m, w["source_length"])
-        self.layers = nn.ModuleList(DecoderLayer(width, m["num_heads"]) for _ in range(m["num_layers"]))
+        self.layers = nn.ModuleList(DecoderLayer(m) for _ in range(m["num_layers"]))
         self.norm = nn.LayerNorm(width)
         # Linear layers are stored [in, out] there.
         self.load_state_dict({name: p.t().contiguous() if p.ndim == 2 and not name.endswith(("embedding.weight", "positions.weight")) else p

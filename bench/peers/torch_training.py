@@ -103,6 +103,7 @@ def main(tasks):
     with open(path) as f:
         w = json.load(f)
     if w["device"] == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32
-        torch.backends.cudnn.allow_tf32 = True
+        tf32 = task != "beam"  # whose texts are compared
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32
     tasks[task](how, w)
