@@ -213,10 +213,13 @@ def numbers():
 class Row:
     """A model that trains on one batch, again and again; or writes."""
 
+    one_core = True  # may be quicker for peers
+
     def __init__(self, name, workload, folder, threads, device):
         self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
         self.tokens = 1 if workload["task"] == "generate" else workload["batch"] * (workload["length"] + workload.get("source_length", 0))
         self.slow = workload.get("slow", False)
+        self.checked = 2 if self.slow else CHECKED_STEPS
         self.window = WINDOW[device] if not self.slow else min(2, WINDOW[device])
         folder.mkdir()
         self.data = self.make_data()
@@ -290,18 +293,18 @@ class Row:
             if same != self.w["tokens"]:
                 raise RuntimeError(f"{peer.how} gives other tokens than millrace: {same} of {self.w['tokens']} are equal")
             return
-        for a, b in zip(ours.steps[:CHECKED_STEPS], peer.steps[:CHECKED_STEPS], strict=True):
+        for a, b in zip(ours.steps[: self.checked], peer.steps[: self.checked], strict=True):
             if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE[self.device] * max(b["loss"], 1.0):  # below, a batch is known by heart
                 raise RuntimeError(f"{peer.how} has loss {b['loss']:.6f} at step {b['step']}, millrace {a['loss']:.6f}")
 
     def enter_in_turn(self, ours, hows, warm, seconds, steps, racers, faults):
         """On a CPU, where all threads are wanted. Small work may be quicker on one core: each peer keeps the better of all and
         one. What is far slower on one core in eager mode is not compiled for it."""
-        heat, one_core = [], True
+        heat = []
         hows, later = (hows[:1], hows[1:]) if self.slow else (hows, [])
         for how in hows:
             trials = []
-            for threads in [self.threads] + [1] * (self.threads > 1 and one_core):
+            for threads in [self.threads] + [1] * (self.threads > 1 and self.one_core):
                 racer = self.peer(how, threads)
                 racers.append(racer)
                 try:
@@ -313,7 +316,7 @@ class Row:
                 except RuntimeError as fault:
                     self.leave_out(racer, fault, racers, faults)
             if len(trials) == 2:
-                one_core = trials[1][0] < 1.3 * trials[0][0]
+                self.one_core = trials[1][0] < 1.3 * trials[0][0]
             trials.sort(key=lambda t: t[0])
             for _, _, racer in trials[1:]:
                 racer.stop()
@@ -354,9 +357,9 @@ class Row:
     def race(self, peers, rounds, seconds, steps):
         """Results by racer: {how, ms, peak_bytes, threads}; and what went wrong."""
         racers, faults = [], []
+        warm = 1 if self.w["task"] == "generate" else self.checked
         if self.slow:
-            seconds, steps = 0, 1
-        warm = 1 if self.w["task"] == "generate" else CHECKED_STEPS
+            steps = 1
         enter = self.enter_together if self.device == "cuda" else self.enter_in_turn
         try:
             ours = self.prepare()
@@ -470,7 +473,7 @@ class BiLstmRow(Row):
 
     def __init__(self, name, workload, folder, threads, device):
         self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
-        self.slow = False
+        self.slow, self.checked = False, CHECKED_STEPS
         m, places = workload["model"], workload["batch"] * workload["length"]
         widths = [m["input"]] + [2 * m["hidden"]] * (m["layers"] - 1)
         self.tokens = places

@@ -3,7 +3,7 @@
 
 ADAMW = {"optimizer": "adamw", "learning_rate": 1e-4, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "gradient_clip": 1}
 # As in configs/summarizer.yaml, but for the learning rate.
-ADAGRAD = {"optimizer": "adagrad", "learning_rate": 1e-4, "initial_accumulator": 0.1, "eps": 1e-8, "weight_decay": 0, "gradient_clip": 2}
+ADAGRAD = {"optimizer": "adagrad", "learning_rate": 1e-2, "initial_accumulator": 0.1, "eps": 1e-8, "weight_decay": 0, "gradient_clip": 2}
 
 
 def gpt(layers, width, vocab, length, batch, heads=None):
