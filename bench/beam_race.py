@@ -5,10 +5,12 @@
 
 Millrace trains each model for some updates, so that texts end; both then write with its weights, four hypotheses wide: a translator
 (2+2 layers x 256) and a summarizer (sources of up to 400 words). PyTorch's loop (bench/peers/torch_beam.py) takes source by source,
-as such code does: the encoder once, the hypotheses of a source as one batch, states kept. Both in float32. Millrace's time is that of
-`millrace generate` from the weights on, and as a whole process; PyTorch's is that of the loop alone. In turns, medians.
+as such code does: the encoder once, the hypotheses of a source as one batch, states kept; on a CPU with one thread or all, whichever is
+quicker on the first sources: such small work is often quicker on one, and on a busy machine many times so. Both in float32. Millrace's
+time is that of `millrace generate` from the weights on, and as a whole process; PyTorch's is that of the loop alone. In turns, medians.
 """
 import argparse
+import os
 import pathlib
 import re
 import statistics
@@ -44,25 +46,31 @@ def millrace_texts(run, count):
     return [[int(i) for i in line.split()] for line in done.stdout.splitlines()], seconds_of(re.search(r"tokens in ([^:]*):", done.stderr)[1]), whole
 
 
-def torch_texts(run, count):
+def torch_texts(run, count, threads):
+    """Ids of every text, and seconds of the loop."""
     beam = {"beam": BEAM, "length_penalty": 1.0, "max_length": run.task["length"], "split": "validation", "most": count}
-    *texts, last = run.torch("beam", run.checkpoint("whole"), beam=beam)
+    *texts, last = run.torch("beam", run.checkpoint("whole"), threads, beam=beam)
     return [text["ids"] for text in texts], last["seconds"]
+
+
+def best_threads(run):
+    trials = {1, len(os.sched_getaffinity(0))} if run.device == "cpu" else {1}
+    return min(sorted(trials), key=lambda threads: torch_texts(run, 10, threads)[1]) if len(trials) > 1 else 1
 
 
 def race(name, run, count, rounds):
     losses = run.millrace("whole")
     say(f"{name:12} trained for {run.steps} updates, loss {losses[0]:.3f} -> {losses[-1]:.3f}")
-    searches, wholes, loops = [], [], []
+    threads, searches, wholes, loops = best_threads(run), [], [], []
     for _ in range(rounds):
         ours, search, whole = millrace_texts(run, count)
-        theirs, loop = torch_texts(run, count)
+        theirs, loop = torch_texts(run, count, threads)
         searches.append(search), wholes.append(whole), loops.append(loop)
     if len(ours) != len(theirs):
         sys.exit(f"{name}: {len(ours)} texts beside {len(theirs)}")
     same, tokens = sum(a == b for a, b in zip(ours, theirs)), sum(map(len, ours))
     search, whole, loop = map(statistics.median, (searches, wholes, loops))
-    say(f"{name:12} {count} texts, {tokens / count:.1f} tokens each: millrace {search:.2f} s (whole process {whole:.2f} s), PyTorch {loop:.2f} s: "
+    say(f"{name:12} {count} texts, {tokens / count:.1f} tokens each: millrace {search:.2f} s (whole process {whole:.2f} s), PyTorch {loop:.2f} s (threads: {threads}): "
         f"{loop / search:.1f}x ({loop / whole:.1f}x); {same} of {count} texts are equal")
 
 
@@ -79,7 +87,7 @@ def main():
     versions, missing = install_peers()
     if not versions:
         sys.exit(f"missing: {missing}")
-    say(f"{machine(args.device)}; {versions}; beam {BEAM}, {args.count} sources, float32, medians over {args.rounds} turns")
+    say(f"{machine(args.device)}; {versions}; beam {BEAM}, {args.count} sources, float32, medians over {args.rounds} turns; load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="millrace-beam-") as temp:
         for name in [args.only] if args.only else RACES:
             folder, task = RACES[name]

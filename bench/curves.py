@@ -125,7 +125,7 @@ class Run:
         header, = (self.folder / "cache" / "data").glob("*/dataset.json")
         return json.loads(header.read_text()), header.parent
 
-    def torch(self, task, checkpoint, **more):
+    def torch(self, task, checkpoint, threads=None, **more):
         """The peer's lines."""
         about, _ = self.prepared()
         workload = {**self.task, "device": self.device, "seed": self.seed, "steps": self.steps, "weights": str(checkpoint / "model.safetensors"),
@@ -133,7 +133,7 @@ class Run:
         workload["model"] = {**self.task["model"], "vocab_size": about["vocab_size"]}
         path = self.folder / "workload.json"
         path.write_text(json.dumps(workload))
-        threads = len(os.sched_getaffinity(0))
+        threads = threads or len(os.sched_getaffinity(0))
         done = self.call(PYTHON, ROOT / "bench" / "peers" / PEERS[self.task["model"]["type"]][0], task, "eager", threads, path)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
