@@ -8,6 +8,7 @@ greedy tokens) that Millrace gives from the same weights.
 """
 import argparse
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -27,11 +28,18 @@ from suites import SUITES
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MILLRACE = pathlib.Path(os.environ.get("MILLRACE", ROOT / "build" / "millrace"))
 PYTHON = pathlib.Path(os.environ.get("PEER_PYTHON", ROOT / ".venv" / "bin" / "python"))
-PEERS = {"cpu": ("torch-eager", "torch-compile"), "cuda": ("torch-eager", "torch-compile", "torch-graphs")}
-BILSTM_PEERS = {"cpu": ("torch-fp32",), "cuda": ("torch-fp32", "torch-bf16")}
+TRANSFORMER_PEERS = {"cpu": ("torch-eager", "torch-compile"), "cuda": ("torch-eager", "torch-compile", "torch-graphs")}
+PEERS = {  # by the model's type: their program, and how it runs
+    "gpt": ("torch_gpt.py", TRANSFORMER_PEERS),
+    "seq2seq": ("torch_seq2seq.py", TRANSFORMER_PEERS),
+    "pointer_generator": ("torch_pointer.py", {"cpu": ("torch-eager", "torch-hoisted", "torch-compile"),
+                                               "cuda": ("torch-eager", "torch-hoisted", "torch-compile", "torch-graphs", "torch-graphs-bf16")}),
+    "bilstm": ("torch_bilstm.py", {"cpu": ("torch-fp32",), "cuda": ("torch-fp32", "torch-bf16")}),
+}
 PACKAGES = ("torch", "numpy", "safetensors")
 CHECKED_STEPS = 4
 LOSS_TOLERANCE = {"cpu": 2e-5, "cuda": 2e-2}  # of the loss: float32 sums in another order; bfloat16
+UNKNOWN, START, FIRST_WORD = 0, 1, 3  # ids of a word tokenizer
 WINDOW = {"cpu": 1, "cuda": 10}  # steps between two looks at the loss: a device is not to wait for them
 
 
@@ -191,38 +199,53 @@ def read_millrace(line):
     return {"step": step["step"], "ms": 1e3 * step["step_s"], "loss": step["loss"]}
 
 
-def read_windows(line):
-    step = read_millrace(line)
-    return step and {**step, "span_ms": step["ms"] * WINDOW["cuda"]}
+def numbers():
+    """The same on every machine."""
+    state = 1
+    while True:
+        state = (state * 1103515245 + 12345) % 2**31
+        yield state >> 16
 
 
 # --- a row ------------------------------------------------------------------------------------------------
 
 
 class Row:
+    """A model that trains on one batch, again and again; or writes."""
+
+    one_core = True  # may be quicker for peers
+
     def __init__(self, name, workload, folder, threads, device):
         self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
-        self.tokens = 1 if workload["task"] == "generate" else workload["batch"] * workload["length"]
+        self.tokens = 1 if workload["task"] == "generate" else workload["batch"] * (workload["length"] + workload.get("source_length", 0))
+        self.slow = workload.get("slow", False)
+        self.checked = 2 if self.slow else CHECKED_STEPS
+        self.window = WINDOW[device] if not self.slow else min(2, WINDOW[device])
         folder.mkdir()
-        # Exactly one batch of windows: every step sees the same tokens, in whatever order they are drawn.
-        count = workload["batch"] * workload["length"] + 1
-        state, text = 1, bytearray()
-        for _ in range(count):
-            state = (state * 1103515245 + 12345) % 2**31
-            text.append(97 + (state >> 16) % 26)
-        (folder / "text.txt").write_bytes(bytes(text))
-        letters = sorted(set(text))
-        self.ids = [letters.index(c) for c in text]
+        self.data = self.make_data()
         self.runs = folder / "runs"
 
+    def make_data(self):
+        """Exactly one batch of windows: every step sees the same tokens, in whatever order they are drawn. Config words."""
+        count = self.w["batch"] * self.w["length"] + 1
+        text = bytes(97 + number % 26 for number in itertools.islice(numbers(), count))
+        (self.folder / "text.txt").write_bytes(text)
+        letters = sorted(set(text))
+        self.ids = [letters.index(c) for c in text]
+        return ["data.train=text.txt", "data.validation=text.txt", "data.sampling=sequential"]
+
+    def inputs(self, weights):
+        """What the peers read of the data."""
+        return {"ids": self.ids[: self.w.get("prompt", len(self.ids))]}
+
     def command(self, *changes):
-        w, m = self.w, self.w["model"]
-        return [str(MILLRACE), "train", str(ROOT / "configs" / "lm-2x256.yaml"), "data.train=text.txt",
-                "data.validation=text.txt", "data.sampling=sequential", f"training.batch_size={w['batch']}",
-                f"training.max_length={w['length']}", "training.learning_rate=1e-4", "training.schedule=constant",
-                "training.warmup=0 steps", f"training.log_interval={WINDOW[self.device]}", f"device={self.device}", "training.max_eval_batches=1",
+        w = self.w
+        return [str(MILLRACE), "train", str(ROOT / "configs" / w["config"]), *self.data, f"training.batch_size={w['batch']}",
+                f"training.max_length={w['length']}", "training.schedule=constant", "training.warmup=0 steps",
+                f"training.log_interval={self.window}", f"device={self.device}", "training.max_eval_batches=1", "sample.length=0",
                 "training.eval_every=1000000000 steps", "checkpoint.every=1000000 minutes", "runtime.log_format=json",
-                f"runtime.threads={self.threads}", *(f"model.{k}={v}" for k, v in m.items()), *changes]
+                f"runtime.threads={self.threads}", *(f"model.{k}={v}" for k, v in w["model"].items()),
+                *(f"training.{k}={v}" for k, v in w["training"].items()), *changes]
 
     def millrace(self, *changes):
         """A whole run: its standard output, and its run.json."""
@@ -236,15 +259,14 @@ class Row:
         self.millrace("run_name=first", "training.max_steps=1", "training.learning_rate=1e-30")
         return next((self.runs / "latest" / "checkpoints").glob("*/model.safetensors")).resolve()
 
-    def describe(self, weights, prompt, window):
+    def describe(self, weights, window):
         """What the peers read."""
-        workload = {**self.w, "weights": str(weights), "ids": prompt, "learning_rate": 1e-4, "device": self.device, "window": window}
+        workload = {**self.w, **self.inputs(weights), "weights": str(weights), "device": self.device, "window": window}
         (self.folder / "workload.json").write_text(json.dumps(workload))
 
     def prepare(self):
         weights = self.first_weights()
-        prompt = self.ids[: self.w.get("prompt", len(self.ids))]
-        self.describe(weights, prompt, WINDOW[self.device])
+        self.describe(weights, self.window)
         plan = subprocess.run([*self.command()[:1], "plan", *self.command()[2:], "training.max_steps=1", "--json"],
                               cwd=self.folder, capture_output=True, text=True)
         generating = self.w["task"] == "generate"
@@ -252,13 +274,16 @@ class Row:
         self.arena = cost["arena_bytes"]
         self.flops, self.bytes = (0, 0) if generating else (cost["flops_per_update"], cost["bytes_per_update"])
         if generating:
-            return OneTextEach([str(MILLRACE), "generate", str(weights.parent), "--prompt-ids", ",".join(map(str, prompt)),
+            return OneTextEach([str(MILLRACE), "generate", str(weights.parent), "--prompt-ids", ",".join(map(str, self.inputs(weights)["ids"])),
                                 "--ids", "--max-tokens", str(self.w["tokens"]), "--temperature", "0", "--device", self.device])
-        return Racer("millrace", self.command("run_name=race", "training.max_steps=100000000"), read_windows if self.device == "cuda" else read_millrace,
-                     self.folder)
+        return Racer("millrace", self.command("run_name=race", "training.max_steps=100000000"), self.read_windows, self.folder)
+
+    def read_windows(self, line):
+        step = read_millrace(line)
+        return step and {**step, "span_ms": step["ms"] * self.window}
 
     def peer(self, how, threads, caches={}):
-        return Racer(how, [str(PYTHON), str(ROOT / "bench" / "peers" / "torch_gpt.py"), self.w["task"],
+        return Racer(how, [str(PYTHON), str(ROOT / "bench" / "peers" / PEERS[self.w["model"]["type"]][0]), self.w["task"],
                            how.removeprefix("torch-"), str(threads), "workload.json"], read_json, self.folder, caches)
 
     def check(self, ours, peer):
@@ -268,17 +293,18 @@ class Row:
             if same != self.w["tokens"]:
                 raise RuntimeError(f"{peer.how} gives other tokens than millrace: {same} of {self.w['tokens']} are equal")
             return
-        for a, b in zip(ours.steps[:CHECKED_STEPS], peer.steps[:CHECKED_STEPS], strict=True):
+        for a, b in zip(ours.steps[: self.checked], peer.steps[: self.checked], strict=True):
             if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE[self.device] * max(b["loss"], 1.0):  # below, a batch is known by heart
                 raise RuntimeError(f"{peer.how} has loss {b['loss']:.6f} at step {b['step']}, millrace {a['loss']:.6f}")
 
     def enter_in_turn(self, ours, hows, warm, seconds, steps, racers, faults):
         """On a CPU, where all threads are wanted. Small work may be quicker on one core: each peer keeps the better of all and
         one. What is far slower on one core in eager mode is not compiled for it."""
-        heat, one_core = [], True
+        heat = []
+        hows, later = (hows[:1], hows[1:]) if self.slow else (hows, [])
         for how in hows:
             trials = []
-            for threads in [self.threads] + [1] * (self.threads > 1 and one_core):
+            for threads in [self.threads] + [1] * (self.threads > 1 and self.one_core):
                 racer = self.peer(how, threads)
                 racers.append(racer)
                 try:
@@ -290,7 +316,7 @@ class Row:
                 except RuntimeError as fault:
                     self.leave_out(racer, fault, racers, faults)
             if len(trials) == 2:
-                one_core = trials[1][0] < 1.3 * trials[0][0]
+                self.one_core = trials[1][0] < 1.3 * trials[0][0]
             trials.sort(key=lambda t: t[0])
             for _, _, racer in trials[1:]:
                 racer.stop()
@@ -298,7 +324,7 @@ class Row:
             for _, threads, racer in trials[:1]:
                 racer.threads = threads
                 heat.append(racer)
-        return heat, []
+        return heat, later
 
     def enter_together(self, ours, hows, warm, seconds, steps, racers, faults):
         """On a device, where compiling is long: all at once. Those that find no memory beside the others are for the next heat."""
@@ -331,7 +357,9 @@ class Row:
     def race(self, peers, rounds, seconds, steps):
         """Results by racer: {how, ms, peak_bytes, threads}; and what went wrong."""
         racers, faults = [], []
-        warm = 1 if self.w["task"] == "generate" else CHECKED_STEPS
+        warm = 1 if self.w["task"] == "generate" else self.checked
+        if self.slow:
+            steps = 1
         enter = self.enter_together if self.device == "cuda" else self.enter_in_turn
         try:
             ours = self.prepare()
@@ -403,11 +431,49 @@ class Row:
         return dict(sorted(ops.items(), key=lambda item: -item[1]["us"]))
 
 
+class PairRow(Row):
+    """Pairs that are all as long as they may be."""
+
+    def make_data(self):
+        w = self.w
+        known, draw = [f"a{i}" for i in range(w["model"]["vocab_size"] - FIRST_WORD)], numbers()
+        # Rare words, and targets that are words of their source, are what a pointer-generator copies.
+        self.sources, self.targets = [], []
+        for row in range(w["batch"]):
+            source = [f"z{row}x{i}" if i % 16 == 7 else known[next(draw) % len(known)] for i in range(w["source_length"])]
+            self.sources.append(source)
+            self.targets.append([source[next(draw) % len(source)] if i % 4 == 3 else known[next(draw) % len(known)] for i in range(w["length"])])
+        # What is behind source_length is cut off: there the words that are not rare become more frequent than the others.
+        for name, texts in (("source", self.sources), ("target", self.targets)):
+            lines = [" ".join(words + known * (8 if name == "source" and i == 0 else 0)) for i, words in enumerate(texts)]
+            (self.folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+        return ["data.format=lines", "data.tokenizer=word", f"data.vocab_size={w['model']['vocab_size']}", "data.min_frequency=1",
+                f"training.max_source_length={w['source_length']}", "data.test=[]", "data.test_target=[]", "data.fields=[]",
+                *(f"data.{split}{end}={name}.txt" for split in ("train", "validation") for end, name in (("", "source"), ("_target", "target")))]
+
+    def inputs(self, weights):
+        vocab = self.w["model"]["vocab_size"]
+        words = json.loads((weights.parent / "tokenizer.json").read_text())["words"]
+        ids = {word: FIRST_WORD + i for i, word in enumerate(words[: vocab - FIRST_WORD])}
+        pairs = {"source": [], "words": [], "tokens": [], "targets": [], "rare": 0}
+        for source, target in zip(self.sources, self.targets):
+            rare = {}  # by numbers behind the vocabulary
+            pairs["words"].append([ids[word] if word in ids else rare.setdefault(word, vocab + len(rare)) for word in source])
+            pairs["targets"].append([ids[word] if word in ids else rare[word] for word in target])
+            pairs["source"].append([ids.get(word, UNKNOWN) for word in source])
+            pairs["tokens"].append([START] + [ids.get(word, UNKNOWN) for word in target[:-1]])
+            pairs["rare"] = max(pairs["rare"], len(rare))
+        if self.w["model"]["type"] == "seq2seq":
+            pairs["targets"] = [[i if i < vocab else UNKNOWN for i in row] for row in pairs["targets"]]
+        return {"pairs": pairs}
+
+
 class BiLstmRow(Row):
     """A stack of LSTM layers alone, forward and backward."""
 
     def __init__(self, name, workload, folder, threads, device):
         self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
+        self.slow, self.checked = False, CHECKED_STEPS
         m, places = workload["model"], workload["batch"] * workload["length"]
         widths = [m["input"]] + [2 * m["hidden"]] * (m["layers"] - 1)
         self.tokens = places
@@ -433,6 +499,9 @@ class BiLstmRow(Row):
                 raise RuntimeError(f"{peer.how} has {what} {b:.6f}, millrace {a:.6f}")
 
 
+KINDS = {"gpt": Row, "seq2seq": PairRow, "pointer_generator": PairRow, "bilstm": BiLstmRow}
+
+
 # --- the table --------------------------------------------------------------------------------------------
 
 
@@ -451,7 +520,7 @@ def show(results, ceiling):
 
 def show_starts(row, peers):
     """From nothing, then with what the first start has left in the caches."""
-    row.describe(row.first_weights(), row.ids, 1)
+    row.describe(row.first_weights(), 1)
     seconds = {}
     for how in ("millrace", *peers):
         with tempfile.TemporaryDirectory(prefix="millrace-caches-") as temp:
@@ -464,7 +533,7 @@ def show_starts(row, peers):
 
 def main():
     parser = argparse.ArgumentParser(prog="bench/run", description="Millrace and its peers on the same workloads, interleaved.",
-                                     epilog="suites: " + ", ".join(SUITES) + ", data (with options of its own)")
+                                     epilog="suites: " + ", ".join(SUITES) + ", data and beam (with options of their own)")
     parser.add_argument("suite", help="which workloads")
     parser.add_argument("--only", help="only these workloads, with commas")
     parser.add_argument("--quick", action="store_true", help="few steps: for a first look, not for figures")
@@ -475,19 +544,17 @@ def main():
     parser.add_argument("--no-peers", action="store_true", help="only Millrace")
     args = parser.parse_args()
     if args.suite not in SUITES:
-        fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}, data")
+        fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}, data, beam")
     suite, device = SUITES[args.suite], "cuda" if args.suite == "cuda" else "cpu"
     wanted = args.only.split(",") if args.only else list(suite)
     if unknown := [w for w in wanted if w not in suite]:
         fail(f"bench/run: suite {args.suite} has no workload '{unknown[0]}'; known: {', '.join(suite)}")
 
-    peers, versions = (), None
+    versions = None
     if not args.no_peers:
         versions, missing = install_peers()
-        if versions:
-            peers = PEERS[device]
-        else:
-            say(f"missing peers: {', '.join(PEERS[device])} ({missing})")
+        if not versions:
+            say(f"missing peers: PyTorch ({missing})")
     threads = len(os.sched_getaffinity(0))
     rounds, seconds, steps = (2, 0.5, 2) if args.quick else (7, 1.5, 3) if device == "cpu" else (7, 1.0, 2)
     rounds = args.rounds or rounds
@@ -516,9 +583,9 @@ def main():
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as temp:
         for name in wanted:
-            kind = BiLstmRow if suite[name]["task"] == "bilstm" else Row
-            row = kind(name, suite[name], pathlib.Path(temp) / name, threads, device)
-            entrants = BILSTM_PEERS[device] if peers and kind is BiLstmRow else peers
+            model = suite[name]["model"]["type"]
+            row = KINDS[model](name, suite[name], pathlib.Path(temp) / name, threads, device)
+            entrants = PEERS[model][1][device] if versions else ()
             if args.start:
                 starts[name] = show_starts(row, entrants)
                 keep()

@@ -2,18 +2,19 @@
 
   torch_gpt.py TASK HOW THREADS WORKLOAD.json
 
-Starts from the weights Millrace started from and reads the same tokens. Training prints a JSON line per
-step until it is stopped; generation prints one line per text. bench/race.py compares losses and tokens. A curve is a
-run over windows that begin at given places (bench/curves.py).
+Starts from the weights Millrace started from and reads the same tokens (torch_training.py). Generation prints one line per
+text. bench/race.py compares losses and tokens. A curve is a run over the windows that
+Millrace draws (bench/curves.py).
 """
-import json
-import sys
 import time
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from safetensors.torch import load_file
+
+import millrace_data
+import torch_training as training
 
 
 class Block(nn.Module):
@@ -77,65 +78,33 @@ class GPT(nn.Module):
         self.load_state_dict(renamed)
 
 
-def say(**line):
-    print(json.dumps(line), flush=True)
+def open_model(w):
+    model = GPT(w["model"], w["length"])
+    model.load(w["weights"])
+    return model.to(w["device"])
 
 
-def adamw(model, w):
-    decay = [p for p in model.parameters() if p.ndim >= 2]
-    rest = [p for p in model.parameters() if p.ndim < 2]
-    return torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
-                             lr=w["learning_rate"], betas=(0.9, 0.95), eps=1e-8, fused=True)
-
-
-def update(model, loss_of, optimizer, device, x, y):
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        loss = loss_of(x.to(device, non_blocking=True), y.to(device, non_blocking=True))
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return loss.detach()
-
-
-def curve(model, _, w):
+def train(how, w):
+    model = open_model(w)
     tokens, b, t = torch.tensor(w["ids"]), w["batch"], w["length"]
-    optimizer = adamw(model, w)
-    for step in range(1, len(w["begins"]) // b + 1):
-        begins = w["begins"][(step - 1) * b : step * b]
-        x, y = (torch.stack([tokens[i + shift : i + shift + t] for i in begins]) for shift in (0, 1))
-        say(step=step, loss=update(model, model, optimizer, w["device"], x, y).item())
+    inputs = [tokens[: b * t].view(b, t), tokens[1 : b * t + 1].view(b, t)]
+    trainer = training.Trainer(model, training.in_form(model, how), w, bf16=w["device"] == "cuda")
+    training.train(trainer, inputs, w, compiled_with_graphs=how == "graphs")
 
 
-def train(model, how, w):
-    device = w.get("device", "cpu")
-    tokens = torch.tensor(w["ids"])
-    b, t = w["batch"], w["length"]
-    x, y = tokens[: b * t].view(b, t), tokens[1 : b * t + 1].view(b, t)
-    optimizer = adamw(model, w)
-    loss_of = model
-    if how == "compile":
-        loss_of = torch.compile(model)
-    if how == "graphs":
-        loss_of = torch.compile(model, mode="reduce-overhead")
-    x, y = (v.pin_memory() if device == "cuda" else v for v in (x, y))
-    step, window = 0, w.get("window", 1)
-    while True:
-        start, losses = time.perf_counter(), []
-        for _ in range(window):
-            if how == "graphs":
-                torch.compiler.cudagraph_mark_step_begin()
-            losses.append(update(model, loss_of, optimizer, device, x, y).clone())
-        mean = torch.stack(losses).mean().item()  # waits for the device
-        span = 1e3 * (time.perf_counter() - start)
-        step += window
-        peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-        say(step=step, time=time.time(), ms=span / window, span_ms=span, loss=mean, device_peak=peak)
+def curve(_, w):
+    model, b, t = open_model(w), w["batch"], w["length"]
+    tokens, _ = millrace_data.Prepared(w["cache"]).store("train")
+    tokens = tokens[: len(tokens) - int(0.1 * len(tokens))]  # the end is for validation
+    begins = millrace_data.window_begins(w["seed"], w["steps"] * b, len(tokens) - t)
+    batches = ([torch.stack([tokens[i + shift : i + shift + t] for i in begins[at : at + b]]) for shift in (0, 1)]
+               for at in range(0, len(begins), b))
+    training.curve(training.Trainer(model, model, w, bf16=w["device"] == "cuda"), batches)
 
 
 @torch.inference_mode()
-def generate(model, how, w):
-    m = w["model"]
+def generate(how, w):
+    model, m = open_model(w), w["model"]
     total = len(w["ids"]) + w["tokens"]
     shape = (1, m["num_heads"], total, m["d_model"] // m["num_heads"])
     caches = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(m["num_layers"])]
@@ -154,21 +123,8 @@ def generate(model, how, w):
             x, at = token.view(1, 1), places[len(w["ids"]) + n : len(w["ids"]) + n + 1]
             if n == 0:
                 start = time.perf_counter()  # the prompt is not part of the time per token
-        say(step=1, time=time.time(), ms=1e3 * (time.perf_counter() - start) / (w["tokens"] - 1), ids=out)
-
-
-def main():
-    task, how, threads, workload = sys.argv[1:]
-    torch.set_num_threads(int(threads))
-    with open(workload) as f:
-        w = json.load(f)
-    if w.get("device") == "cuda":
-        torch.set_float32_matmul_precision("high")
-    model = GPT(w["model"], w["length"])
-    model.load(w["weights"])
-    model.to(w.get("device", "cpu"))
-    {"train": train, "generate": generate, "curve": curve}[task](model, how, w)
+        training.say(step=1, time=time.time(), ms=1e3 * (time.perf_counter() - start) / (w["tokens"] - 1), ids=out)
 
 
 if __name__ == "__main__":
-    main()
+    training.main({"train": train, "generate": generate, "curve": curve})
