@@ -143,7 +143,7 @@ class CudaBackend : public Backend {
   std::optional<int64_t> overhead_bytes(Precision precision, int64_t graphs) const override {
     auto bytes = context_.choices().number(overhead_key(precision));
     if (bytes && options_.capture)
-      *bytes += graphs * context_.choices().number(graph_key()).value_or(0);
+      *bytes += graphs * context_.choices().number(graph_key()).value_or(kGraphBytes);
     // The cache may be damaged.
     return bytes && *bytes < memory_bytes() ? bytes : std::nullopt;
   }
@@ -215,6 +215,8 @@ class CudaBackend : public Backend {
     return fmt::format("overhead in {}, driver {}", precision_name(precision), driver);
   }
   static std::string graph_key() { return "bytes of a graph"; }
+  // Until it was measured: a driver takes memory in pieces of this size.
+  static constexpr int64_t kGraphBytes = 2 << 20;
   // By any thread: the one that writes a checkpoint reads while the next step is under way.
   void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return;
