@@ -181,6 +181,48 @@ void check_batching(const LoadedRun& run, const Dataset& set) {
            "buckets or auto", "data.batching=auto");
 }
 
+// Stages of a length curriculum, once the full lengths are known.
+void check_curriculum(const LoadedRun& run) {
+  const char* kKey = "training.length_curriculum";
+  const Settings& s = run.settings;
+  auto refuse = [&](const std::string& what, const std::string& expected, const std::string& got,
+                    const std::string& remedy) {
+    throw Error({.code = ErrorCode::config,
+                 .what = what,
+                 .where = run.schema.where(kKey),
+                 .expected = expected,
+                 .got = got,
+                 .remedy = remedy});
+  };
+  if (s.length_curriculum.empty()) return;
+  if (!run.model->takes().pairs)
+    refuse(fmt::format("{} has no sources and targets to shorten", s.model_type),
+           "a model that reads source and target apart", run.schema.value_text(kKey),
+           "leave it out");
+  std::vector<int64_t> before{0, 1, 1};
+  for (const std::vector<int64_t>& row : s.length_curriculum) {
+    const std::string text = fmt::format("[{}]", fmt::join(row, ", "));
+    if (row.size() != 3)
+      refuse("a stage of a length curriculum is three numbers",
+             "[last update, source length, target length]", text,
+             fmt::format("{}=[[2000, {}, {}]]", kKey, (s.max_source_length + 1) / 2,
+                         (s.max_length + 1) / 2));
+    if (row[0] <= before[0])
+      refuse("a stage of a length curriculum ends before it begins",
+             fmt::format("an update after {}", before[0]), text, "put the stages in their order");
+    if (row[1] < before[1] || row[2] < before[2])
+      refuse("a length curriculum goes from short to long",
+             fmt::format("lengths of at least {} and {}", before[1], before[2]), text,
+             "put the stages in their order");
+    if (row[1] > s.max_source_length || row[2] > s.max_length)
+      refuse("a stage of a length curriculum is longer than the full lengths",
+             fmt::format("at most training.max_source_length {} and training.max_length {}",
+                         s.max_source_length, s.max_length),
+             text, "leave the stage out: behind the last one lengths are full");
+    before = row;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
@@ -274,6 +316,7 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
                      own > 0 ? "auto: the model's" : "auto: max_length");
   }
   run->model->resolve(run->schema, set.vocab_size, {s.max_length, s.max_source_length});
+  check_curriculum(*run);
   run->data = make_training_data(std::move(set), s, run->model->takes(), observer);
   return run;
 }

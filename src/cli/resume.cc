@@ -9,11 +9,19 @@ namespace millrace {
 namespace {
 
 // A run with another value of these is another run.
-constexpr std::array<std::string_view, 12> kFixed = {
-    "data.tokenizer",      "data.vocab_size",    "data.min_frequency",
-    "data.lower_case",     "data.sampling",      "seed",
-    "training.max_length", "training.optimizer", "training.ema_decay",
-    "training.momentum",   "training.nesterov"};
+constexpr std::array<std::string_view, 13> kFixed = {"data.tokenizer",
+                                                     "data.vocab_size",
+                                                     "data.min_frequency",
+                                                     "data.lower_case",
+                                                     "data.sampling",
+                                                     "seed",
+                                                     "training.max_length",
+                                                     "training.max_source_length",
+                                                     "training.length_curriculum",
+                                                     "training.optimizer",
+                                                     "training.ema_decay",
+                                                     "training.momentum",
+                                                     "training.nesterov"};
 
 // And these, unless it was told to go on with other data.
 constexpr std::array<std::string_view, 11> kData = {

@@ -83,6 +83,23 @@ void check_data(const Resume& resume, const LoadedRun& run) {
   say(fmt::format("data     {} (it was {}): the run goes on with other data", digest, was));
 }
 
+// What is read in part only: because it is too long, or in the stages of a curriculum.
+void say_lengths(const LoadedRun& run, int64_t updates) {
+  const TrainingData& data = run.data;
+  if (!data.batches->cut().empty()) say("cut      " + data.batches->cut());
+  if (data.validation && !data.validation->cut().empty())
+    say("cut      of validation " + data.validation->cut());
+  const Settings& s = run.settings;
+  if (s.length_curriculum.empty()) return;
+  std::string text;
+  for (const auto& row : s.length_curriculum)
+    text += fmt::format("{} + {} tokens up to update {}, ", row[1], row[2], with_commas(row[0]));
+  text += fmt::format("then {} + {}", s.max_source_length, s.max_length);
+  if (s.length_curriculum.back()[0] >= updates)
+    text += fmt::format("; the run ends before, after {}", with_commas(updates));
+  say("lengths  " + text);
+}
+
 }  // namespace
 
 int train_command(TrainArguments arguments) {
@@ -135,6 +152,8 @@ int train_command(TrainArguments arguments) {
   if (run->data.set.records)
     say(fmt::format("batches  {}; {:.1f} % of their places hold a token", batches.order(),
                     100 * batches.useful_share()));
+  const RunLength length = run->data.run_length(s);
+  say_lengths(*run, length.total);
   say(fmt::format(
       "machine  {}{}", cpu::machine_name(),
       backend->on_host() ? "" : fmt::format("; {} in {}", backend->name(), s.precision)));
@@ -155,7 +174,6 @@ int train_command(TrainArguments arguments) {
                         ? ", to the bit"
                         : "; the plan is another one, so bits may differ"));
 
-  const RunLength length = run->data.run_length(s);
   if (resume.from && resume.folder && is_finished(resume.state, s, length)) {
     say(resume.state.step >= length.total
             ? fmt::format("the run has done its {} updates; a larger training.max_steps goes on",

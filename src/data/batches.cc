@@ -85,7 +85,13 @@ class WindowBatches : public Batches {
 class SequenceBatches : public Batches {
  protected:
   SequenceBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptSequences> index)
-      : tokens_(split.tokens), index_(std::move(index)), start_id_(data.start_id) {}
+      : tokens_(split.tokens), index_(std::move(index)), start_id_(data.start_id) {
+    const SequenceSummary& s = index_->current()->summary();
+    if (s.cut > 0)
+      cut_ =
+          fmt::format("{} of {} pairs, at the front of their source (the longest has {} tokens)",
+                      with_commas(s.cut), with_commas(s.before.count), with_commas(s.before.most));
+  }
 
   // Puts a sequence at `place` of the batch; returns its places.
   int64_t put(int64_t rank, int64_t place, int32_t segment, bool packed, Batch& batch) const {
@@ -114,24 +120,31 @@ class SequenceBatches : public Batches {
   int32_t start_id_;
 };
 
-// Batches as a BucketOrder has them: a shape for each bucket, the one with most places first.
+// Batches as a BucketOrder has them: a shape for each bucket, the one with most places first. In a
+// stage of a curriculum the same sequences are in a batch, and the shape is cut to its lengths.
 class BucketShapes {
  public:
-  explicit BucketShapes(BucketOrder order, bool open_words = false)
-      : order_(std::move(order)), open_words_(open_words) {
+  explicit BucketShapes(BucketOrder order, bool open_words = false,
+                        std::vector<LengthStage> stages = {})
+      : order_(std::move(order)), open_words_(open_words), stages_(std::move(stages)) {
     const auto& buckets = order_.buckets();
     for (auto b = buckets.rbegin(); b != buckets.rend(); ++b)
-      if (b->batches > 0) shapes_.push_back({b->rows, b->length, false, b->source});
+      if (b->batches > 0) place_of(shape_of(*b));
     // With a token budget a shorter bucket may have more places than the longest.
-    const auto most = std::max_element(
-        shapes_.begin(), shapes_.end(),
-        [](const BatchShape& a, const BatchShape& b) { return a.places() < b.places(); });
-    const auto at = static_cast<size_t>(most - shapes_.begin());
-    std::swap(shapes_[0], shapes_[at]);
-    size_t shape = shapes_.size();
-    for (const Bucket& bucket : buckets) {
-      if (bucket.batches > 0) --shape;
-      shape_of_bucket_.push_back(shape == 0 ? at : shape == at ? 0 : shape);
+    std::swap(shapes_[0], *std::max_element(shapes_.begin(), shapes_.end(),
+                                            [](const BatchShape& a, const BatchShape& b) {
+                                              return a.places() < b.places();
+                                            }));
+    for (size_t stage = 0; stage <= stages_.size(); ++stage) {
+      std::vector<size_t>& places = place_of_shape_.emplace_back();
+      for (const Bucket& bucket : buckets) {
+        BatchShape shape = shape_of(bucket);
+        if (stage < stages_.size()) {
+          shape.length = std::min(shape.length, stages_[stage].target);
+          shape.source = std::min(shape.source, stages_[stage].source);
+        }
+        places.push_back(bucket.batches > 0 ? place_of(shape) : 0);
+      }
     }
   }
   const std::vector<BatchShape>& shapes() const { return shapes_; }
@@ -141,7 +154,10 @@ class BucketShapes {
   void fill(int64_t position, Batch& batch, Put put) const {
     const int64_t all = order_.batches_per_epoch();
     const int64_t index = position % all, epoch = position / all;
-    batch.shape = shape_of_bucket_[order_.bucket_of(index, epoch)];
+    const auto stage = std::find_if(stages_.begin(), stages_.end(),
+                                    [&](const LengthStage& s) { return position < s.end; });
+    batch.shape = place_of_shape_[static_cast<size_t>(stage - stages_.begin())]
+                                 [order_.bucket_of(index, epoch)];
     clear(batch, shapes_[batch.shape], open_words_);
     thread_local std::vector<int64_t> ranks;
     order_.ranks(index, epoch, ranks);
@@ -150,10 +166,19 @@ class BucketShapes {
   }
 
  private:
+  static BatchShape shape_of(const Bucket& b) { return {b.rows, b.length, false, b.source}; }
+  size_t place_of(const BatchShape& shape) {
+    const auto found = std::find(shapes_.begin(), shapes_.end(), shape);
+    const auto place = static_cast<size_t>(found - shapes_.begin());
+    if (found == shapes_.end()) shapes_.push_back(shape);
+    return place;
+  }
+
   BucketOrder order_;
   bool open_words_;
+  std::vector<LengthStage> stages_;
   std::vector<BatchShape> shapes_;
-  std::vector<size_t> shape_of_bucket_;
+  std::vector<std::vector<size_t>> place_of_shape_;  // by stage, full lengths last, and bucket
 };
 
 BucketSettings bucket_settings(const BatchOptions& o) {
@@ -188,17 +213,26 @@ class PairBatches : public Batches {
         open_(o.open_words ? split.open : nullptr),
         index_(std::move(index)),
         start_id_(data.target_start()),
-        max_source_(o.max_source),
         buckets_(BucketOrder(index_->current()->cells(), index_->current()->summary().useful,
                              bucket_settings(o), o.seed),
-                 o.open_words) {
+                 o.open_words, o.stages) {
     take(buckets_.shapes(), buckets_.order(), o);
+    const PairSummary& s = index_->current()->summary();
+    auto add = [&](int64_t cut, const LengthSummary& lengths, const char* what, int64_t limit) {
+      if (cut > 0)
+        cut_ += fmt::format("{}{} of {} {} to their first {} tokens (the longest has {})",
+                            cut_.empty() ? "" : ", ", with_commas(cut), with_commas(lengths.count),
+                            what, limit, with_commas(lengths.most));
+    };
+    add(s.cut_sources, s.source, "sources", o.max_source);
+    add(s.cut_targets, s.target, "targets", o.sequences.max_length);
   }
   void fill(int64_t position, Batch& batch) const override {
     buckets_.fill(position, batch, [&](int64_t rank, int64_t row) {
       const BatchShape& shape = buckets_.shapes()[batch.shape];
       const Pair pair = index_->read([&](const PairIndex& index) { return index.at(rank); });
-      const int64_t source = std::min<int64_t>(pair.source, max_source_), target = pair.target;
+      const int64_t source = std::min<int64_t>(pair.source, shape.source),
+                    target = std::min<int64_t>(pair.target, shape.length);
       const auto at = static_cast<size_t>(row);
       auto source_row = [&](std::vector<int32_t>& all) {
         return std::span(all).subspan(at * static_cast<size_t>(shape.source),
@@ -234,7 +268,6 @@ class PairBatches : public Batches {
   std::shared_ptr<const TokenArray> tokens_, open_;
   std::unique_ptr<KeptPairs> index_;
   int32_t start_id_;
-  int64_t max_source_;
   BucketShapes buckets_;
 };
 

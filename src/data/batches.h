@@ -44,6 +44,8 @@ class Batches {
   double useful_share() const { return useful_share_; }
   // The order is the same wherever this is.
   const std::string& order() const { return order_; }
+  // What is read only in part because it is too long, for people; empty: nothing.
+  const std::string& cut() const { return cut_; }
   virtual void fill(int64_t position, Batch& batch) const = 0;
 
  protected:
@@ -52,23 +54,31 @@ class Batches {
   std::vector<BatchShape> shapes_;
   int64_t stride_ = 1, positions_ = 0;
   double mean_places_ = 0, useful_share_ = 1;
-  std::string order_;
+  std::string order_, cut_;
 };
 
 // Sequences that a packed row holds at most.
 constexpr int64_t kPackedPerRow = 256;
+
+// A stage of a length curriculum, for pairs that stand apart: at positions before `end` no more
+// than this is read of a source and of a target.
+struct LengthStage {
+  int64_t end = 0;
+  int64_t source = 0, target = 0;
+};
 
 struct BatchOptions {
   std::string batching = "auto";  // windows, buckets, packing; auto: see resolved_batching
   int64_t batch_size = 1;
   int64_t batch_tokens = 0;  // buckets: places of a batch instead of rows
   SequenceOptions sequences = {};
-  int64_t max_source = 0;        // above 0: source and target stand apart, this much of a source
-  bool open_words = false;       // of those: Batch::source_open
-  bool random_windows = true;    // begin anywhere; else every window once per epoch
-  std::optional<uint64_t> seed;  // none: in order, everything once, for validation
-  int64_t window_context = 0;    // in order: windows overlap by so much, which is not scored
-  int64_t limit = 0;             // in order: batches at most; 0: all
+  int64_t max_source = 0;   // above 0: source and target stand apart, this much of a source
+  bool open_words = false;  // of those: Batch::source_open
+  std::vector<LengthStage> stages = {};  // of those: by their ends; then full lengths
+  bool random_windows = true;            // begin anywhere; else every window once per epoch
+  std::optional<uint64_t> seed;          // none: in order, everything once, for validation
+  int64_t window_context = 0;  // in order: windows overlap by so much, which is not scored
+  int64_t limit = 0;           // in order: batches at most; 0: all
 };
 
 // How pairs that stand apart are read.

@@ -262,6 +262,38 @@ TEST_F(DatasetTest, BadRecordsEndTheRunOrArePassedOver) {
   EXPECT_TRUE(has(e.where, "b.csv.gz")) << e.where;
 }
 
+TEST_F(DatasetTest, APairWithOneSideIsABadRecord) {
+  DataOptions csv{.train = {file("a.csv", "q,a\n\"one\nmore\",1\ntwo, \n\"\",\"\"\n,3\nfour,4\n")},
+                  .fields = {"q", "a"},
+                  .validation_fraction = 0};
+  ErrorFields e = refusal_of([&] { open(csv); });
+  EXPECT_EQ(e.what, "a pair without a target");
+  EXPECT_EQ(e.where, path("a.csv") + ":4");
+  EXPECT_EQ(e.got, "an empty field `a`");
+  EXPECT_EQ(e.code, ErrorCode::config);
+  DataOptions lines{.train = {file("a.en", "one\ntwo\n\n\nfive\n")},
+                    .train_target = {file("a.de", "eins\nzwei\n\nvier\n\n")},
+                    .validation_fraction = 0};
+  e = refusal_of([&] { open(lines); });
+  EXPECT_EQ(e.what, "a pair without a source");
+  EXPECT_EQ(e.where, path("a.en") + ":4");
+  lines.train = {file("b.en", "one\ntwo\n\nfour\nfive\n")};
+  e = refusal_of([&] { open(lines); });
+  EXPECT_EQ(e.where, path("a.de") + ":5");
+  EXPECT_EQ(e.got, "an empty line");
+  // Passed over: bad ones have one side, empty ones none.
+  csv.skip_bad_records = lines.skip_bad_records = true;
+  const Dataset rows = open(csv);
+  EXPECT_EQ(records_of(rows, rows.train), (Texts{"one\nmore", "1", "four", "4"}));
+  EXPECT_EQ(rows.counts.bad, 2);
+  EXPECT_EQ(rows.counts.empty, 1);
+  EXPECT_TRUE(has(rows.counts.first_bad, "a.csv:4")) << rows.counts.first_bad;
+  const Dataset pairs = open(lines);
+  EXPECT_EQ(records_of(pairs, pairs.train), (Texts{"one", "eins", "two", "zwei", "four", "vier"}));
+  EXPECT_EQ(pairs.counts.bad, 1);
+  EXPECT_EQ(pairs.counts.empty, 1);
+}
+
 TEST_F(DatasetTest, RecordsAreDrawnIntoSplitsByTheSeed) {
   std::string lines;
   for (int i = 0; i < 2000; ++i) lines += fmt::format("line {}\n", i);

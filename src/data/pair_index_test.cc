@@ -33,13 +33,15 @@ class PairIndexTest : public DataTest {
                  .tokenizer = {.kind = "char"}});
   }
   std::unique_ptr<Batches> batches(const Dataset& data, int64_t rows, int64_t S, int64_t T,
-                                   std::optional<uint64_t> seed = 5) {
+                                   std::optional<uint64_t> seed = 5,
+                                   std::vector<LengthStage> stages = {}) {
     BatchOptions o;
     o.batching = "buckets";
     o.batch_size = rows;
     o.sequences.max_length = T;
     o.max_source = S;
     o.seed = seed;
+    o.stages = std::move(stages);
     return make_batches(data, SplitName::train, o, notes_);
   }
   // What an epoch reads, as text without the end tokens.
@@ -93,10 +95,62 @@ TEST_F(PairIndexTest, WhatIsTooLongIsCutAtItsEnd) {
   const Dataset data = pairs({{9, 4}, {3, 8}, {2, 2}});
   const auto made = batches(data, 2, 5, 6);
   EXPECT_EQ(epoch(data, *made), (Texts{{"aaaaa", "AAAA"}, {"bbb", "BBBBBB"}, {"cc", "CC"}}));
+  EXPECT_EQ(made->cut(),
+            "1 of 3 sources to their first 5 tokens (the longest has 10), 1 of 3 targets to their "
+            "first 6 tokens (the longest has 9)");
+  EXPECT_EQ(batches(data, 2, 10, 9)->cut(), "");
   const auto index = open_pair_index(data, SplitName::train, {5, 6, 8}, notes_)->current();
   EXPECT_EQ(index->summary().cut_sources, 1);
   EXPECT_EQ(index->summary().cut_targets, 1);
   EXPECT_EQ(index->summary().source.most, 10);  // with its end token
+}
+
+// A stage of a curriculum cuts what a batch holds; which pairs those are stays as it is, in the
+// middle of an epoch too.
+TEST_F(PairIndexTest, StagesCutTheSameBatches) {
+  std::vector<std::pair<int, int>> lengths;
+  for (int i = 0; i < 230; ++i) lengths.emplace_back(1 + i * 7 % 23, 1 + i * 11 % 19);
+  const Dataset data = pairs(lengths);
+  const std::vector<LengthStage> stages{{10, 4, 3}, {70, 12, 3}};
+  const auto plain = batches(data, 4, 64, 64), staged = batches(data, 4, 64, 64, 5, stages);
+  ASSERT_GT(plain->batches_per_epoch(), 20);
+  ASSERT_LT(plain->batches_per_epoch(), 70) << "the second stage ends in another epoch";
+  EXPECT_EQ(staged->batches_per_epoch(), plain->batches_per_epoch());
+  EXPECT_EQ(staged->shapes()[0], plain->shapes()[0]) << "the largest is that of full lengths";
+  for (size_t i = 0; i < staged->shapes().size(); ++i)
+    EXPECT_EQ(std::count(staged->shapes().begin(), staged->shapes().end(), staged->shapes()[i]), 1);
+  Batch whole, cut;
+  std::vector<bool> used(staged->shapes().size());
+  for (int64_t position = 2 * plain->batches_per_epoch(); position-- > 0;) {
+    plain->fill(position, whole);
+    staged->fill(position, cut);
+    used[cut.shape] = true;
+    const int64_t S = position < 10 ? 4 : position < 70 ? 12 : 64, T = position < 70 ? 3 : 64;
+    const BatchShape full = plain->shapes()[whole.shape], shape = staged->shapes()[cut.shape];
+    EXPECT_EQ(shape,
+              (BatchShape{full.batch, std::min(full.length, T), false, std::min(full.source, S)}))
+        << position;
+    ASSERT_EQ(std::ssize(cut.targets), shape.batch * shape.length);
+    int64_t useful = 0;
+    for (int64_t row = 0; row < shape.batch; ++row) {
+      const auto at = static_cast<size_t>(row);
+      EXPECT_EQ(cut.source_lengths[at], std::min<int64_t>(whole.source_lengths[at], S));
+      EXPECT_TRUE(std::equal(cut.source.begin() + row * shape.source,
+                             cut.source.begin() + (row + 1) * shape.source,
+                             whole.source.begin() + row * full.source));
+      for (auto list : {&Batch::tokens, &Batch::targets})
+        EXPECT_TRUE(std::equal((cut.*list).begin() + row * shape.length,
+                               (cut.*list).begin() + (row + 1) * shape.length,
+                               (whole.*list).begin() + row * full.length));
+      useful += cut.source_lengths[at];
+    }
+    const auto scored =
+        std::ssize(cut.targets) - std::count(cut.targets.begin(), cut.targets.end(), -1);
+    EXPECT_EQ(cut.scored, scored);
+    EXPECT_EQ(cut.useful, useful + scored);
+  }
+  EXPECT_EQ(std::count(used.begin(), used.end(), false), 0)
+      << "a shape that is planned for nothing";
 }
 
 // "plugh" and "xyzzy" are rare; what is copied is what stands in the part of the source that is
@@ -126,6 +180,11 @@ TEST_F(PairIndexTest, RareWordsOfASourceCanBeCopied) {
   EXPECT_EQ(text(batch.source_open), "a a plugh xyzzy a </s> - - ");
   EXPECT_EQ(text(batch.tokens), "<s> a <unk> <unk> <unk> <s> <unk> <unk> <unk> <unk> ");
   EXPECT_EQ(text(batch.targets), "a xyzzy <unk> <unk> </s> <unk> </s> - - - ");
+  o.stages = {{1, 3, 8}};  // and "xyzzy" is not
+  make_batches(data, SplitName::train, o, notes_)->fill(0, batch);
+  EXPECT_EQ(text(batch.source_open), "a a plugh a </s> - ");
+  EXPECT_EQ(text(batch.targets), "a <unk> <unk> <unk> </s> <unk> </s> - - - ");
+  o.stages.clear();
   o.open_words = false;
   make_batches(data, SplitName::train, o, notes_)->fill(0, batch);
   EXPECT_EQ(text(batch.targets), "a <unk> <unk> <unk> </s> <unk> </s> - - - ");

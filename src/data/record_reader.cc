@@ -4,6 +4,7 @@
 
 #include "core/rng.h"
 #include "core/text.h"
+#include "io/quote.h"
 #include "io/token_file.h"
 
 namespace millrace {
@@ -19,6 +20,8 @@ size_t behind_last_character(std::string_view text) {
   while (at > 0 && !starts_character(text[at - 1])) --at;
   return at > 0 ? at - 1 : 0;
 }
+
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
 }  // namespace
 
@@ -185,15 +188,13 @@ void RecordReader::read_record() {
   TextPlace place;
   const RecordFile::Got got = records_->next(fields_, place);
   if (got == RecordFile::Got::end) return close_records();
-  if (got == RecordFile::Got::bad) {
-    if (!options_.skip_bad) throw Error(records_->fault());
-    if (counts_.bad++ == 0) counts_.first_bad = records_->fault().what();
-    return;
-  }
-  if (std::any_of(fields_.begin(), fields_.end(), [](const auto& f) { return f.empty(); })) {
+  if (got == RecordFile::Got::bad) return pass_over(records_->fault());
+  const auto blank = std::count_if(fields_.begin(), fields_.end(), is_blank);
+  if (blank == std::ssize(fields_)) {
     ++counts_.empty;
     return;
   }
+  if (blank > 0) return pass_over(half_empty(place));
   if (in_training()) {
     for (const std::string& field : fields_) within_limit(field);
     if (full_) return close_records();  // a record that the limit would cut is left out
@@ -213,6 +214,26 @@ void RecordReader::read_record() {
   ++counts_.records[static_cast<size_t>(split)];
   if (open.text.size() >= kBlock) give(open);
   if (full_ && in_training()) close_records();
+}
+
+void RecordReader::pass_over(const Error& fault) {
+  if (!options_.skip_bad) throw Error(fault);
+  if (counts_.bad++ == 0) counts_.first_bad = fault.what();
+}
+
+Error RecordReader::half_empty(const TextPlace& place) const {
+  const size_t side = is_blank(fields_[0]) ? 0 : 1;
+  const std::vector<fs::path>& targets = sources_[source_].targets;
+  // Two files are read line by line: the line is the same in both.
+  const std::string file = side == 1 && !targets.empty() ? targets[file_ - 1].string() : place.file;
+  return Error({.code = ErrorCode::config,
+                .what = fmt::format("a pair without a {}", side == 0 ? "source" : "target"),
+                .where = fmt::format("{}:{}", file, place.line),
+                .expected = "text on both sides",
+                .got = targets.empty()
+                           ? fmt::format("an empty field {}", quote(options_.fields[side]))
+                           : "an empty line",
+                .remedy = "mend it, or pass over such pairs with data.on_bad_record=skip"});
 }
 
 void RecordReader::close_records() {

@@ -56,7 +56,8 @@ struct RecordOptions {
 // Where record `number` of all goes that comes from the files of split `from`.
 SplitName drawn_split(const RecordOptions& options, SplitName from, int64_t number);
 
-// What was read so far. Empty records have a field without text: they are passed over.
+// What was read so far. Empty records have no text but spaces: they are passed over. A pair that
+// has some on one side only is a bad record.
 struct RecordCounts {
   std::array<int64_t, kSplits> records{}, chars{};
   int64_t bad = 0, empty = 0;
@@ -81,6 +82,8 @@ class RecordReader {
   bool open_text();
   void skip_token_header(const fs::path& path);
   void read_record();
+  void pass_over(const Error& fault);  // or throw it
+  Error half_empty(const TextPlace& place) const;
   void close_records();
   bool open_record_file();
   void give(RecordBlock& open);

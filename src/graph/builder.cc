@@ -50,6 +50,11 @@ Value Builder::random_key() {
   return existing >= 0 ? Value{existing, 0} : input("random_key", {{4}, DType::i32});
 }
 
+Value Builder::update_number() {
+  const NodeId existing = graph_.find_leaf("step");
+  return existing >= 0 ? Value{existing, 0} : input("step", {Shape{}, DType::f32});
+}
+
 Value Builder::loss_scale() {
   if (!loss_scale_.valid()) loss_scale_ = input("loss_scale", {Shape{}, DType::f32});
   return loss_scale_;

@@ -37,6 +37,8 @@ class Builder {
     return leaf(Leaf::parameter, name, {shape, DType::f32});
   }
   Value random_key();  // the step's random key, i32[4]: an input the trainer fills
+  // Which update it is, from 1, []: an input the trainer fills.
+  Value update_number();
   // What the summed loss is multiplied with, []: an input the trainer fills, unless something else
   // was put in its place before the model asks.
   Value loss_scale();

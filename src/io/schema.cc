@@ -68,7 +68,7 @@ std::string_view last_word(std::string_view path) { return path.substr(path.rfin
 
 bool Key::has_order() const {
   return type_ == Type::integer || type_ == Type::number || type_ == Type::bytes ||
-         type_ == Type::integer_list;
+         type_ == Type::integer_rows;
 }
 
 Key& Key::min(double low) {
@@ -190,13 +190,17 @@ const YamlNode* Key::assign(const YamlNode& node) {
       if (!scalar) return &node;
       *std::get<std::string*>(target_) = node.text;
       return nullptr;
-    case Type::integer_list: {
+    case Type::integer_rows: {
       if (node.kind != YamlNode::Kind::list) return &node;
-      std::vector<int64_t> values(node.items.size());
-      for (size_t i = 0; i < values.size(); ++i) {
-        if (!parse_integer(node.items[i], &values[i])) return &node.items[i];
+      IntegerRows rows;
+      for (const YamlNode& row : node.items) {
+        if (row.kind != YamlNode::Kind::list) return &row;
+        std::vector<int64_t>& values = rows.emplace_back(row.items.size());
+        for (size_t i = 0; i < values.size(); ++i) {
+          if (!parse_integer(row.items[i], &values[i])) return &row.items[i];
+        }
       }
-      *std::get<std::vector<int64_t>*>(target_) = std::move(values);
+      *std::get<IntegerRows*>(target_) = std::move(rows);
       return nullptr;
     }
     case Type::duration_list: {
@@ -284,8 +288,8 @@ Key& Schema::duration(std::string path, Duration* target) {
 Key& Schema::duration_list(std::string path, std::vector<Duration>* target) {
   return declare(std::move(path), Key::Type::duration_list, target);
 }
-Key& Schema::integer_list(std::string path, std::vector<int64_t>* target) {
-  return declare(std::move(path), Key::Type::integer_list, target);
+Key& Schema::integer_rows(std::string path, IntegerRows* target) {
+  return declare(std::move(path), Key::Type::integer_rows, target);
 }
 Key& Schema::text_list(std::string path, std::vector<std::string>* target) {
   return declare(std::move(path), Key::Type::text_list, target);

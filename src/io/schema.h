@@ -25,6 +25,8 @@
 
 namespace millrace {
 
+using IntegerRows = std::vector<std::vector<int64_t>>;
+
 // One declared key. The limits of a list hold for each of its numbers.
 class Key {
  public:
@@ -48,11 +50,11 @@ class Key {
     choice,
     bytes,
     duration,
-    integer_list,
+    integer_rows,
     text_list,
     duration_list
   };
-  using Target = std::variant<int64_t*, double*, bool*, std::string*, std::vector<int64_t>*,
+  using Target = std::variant<int64_t*, double*, bool*, std::string*, IntegerRows*,
                               std::vector<std::string>*, Duration*, std::vector<Duration>*>;
 
   bool has_order() const;
@@ -102,9 +104,9 @@ class Schema {
   Key& boolean(std::string path, bool* target);
   Key& text(std::string path, std::string* target);
   Key& choice(std::string path, std::string* target, std::vector<std::string> allowed);
-  Key& bytes(std::string path, int64_t* target);      // "8GiB"; 0 = no limit
-  Key& duration(std::string path, Duration* target);  // "500", "2 epochs", "10 minutes"
-  Key& integer_list(std::string path, std::vector<int64_t>* target);
+  Key& bytes(std::string path, int64_t* target);             // "8GiB"; 0 = no limit
+  Key& duration(std::string path, Duration* target);         // "500", "2 epochs", "10 minutes"
+  Key& integer_rows(std::string path, IntegerRows* target);  // [[1, 2], [3, 4]]
   Key& text_list(std::string path, std::vector<std::string>* target);   // or one text
   Key& duration_list(std::string path, std::vector<Duration>* target);  // or one duration
 

@@ -43,7 +43,7 @@ TEST_F(SchemaTest, LoadsEveryKind) {
       "  limit: 8GiB\n"
       "  cache: 512 MB\n"
       "data:\n"
-      "  buckets: [16, 3e2]\n"
+      "  buckets: [[16, 3e2], []]\n"
       "  files:\n"
       "    - a.txt\n"
       "    - \"b c.txt\"\n",
@@ -59,7 +59,7 @@ TEST_F(SchemaTest, LoadsEveryKind) {
   EXPECT_EQ(settings_.dropout, 0.1);
   EXPECT_EQ(settings_.memory, int64_t{8} << 30);
   EXPECT_EQ(settings_.cache, 512'000'000);
-  EXPECT_EQ(settings_.buckets, (std::vector<int64_t>{16, 300}));
+  EXPECT_EQ(settings_.buckets, (IntegerRows{{16, 300}, {}}));
   EXPECT_EQ(settings_.files, (std::vector<std::string>{"a.txt", "b c.txt"}));
 }
 
@@ -246,11 +246,12 @@ TEST_F(SchemaTest, RefusesBadFiles) {
       {"memory: {limit: 1023}\n", "1:17", "at least 1KiB"},
       {"memory: {limit: auto}\n", "1:17", "`auto`"},
       {"memory: {limit: [1GiB]}\n", "1:17", "a list"},
-      {"data: {buckets: 64}\n", "1:17", "a list of integers"},
-      {"data: {buckets: [64, x]}\n", "1:22", "`x`"},
-      {"data: {buckets: [64, 0]}\n", "1:22", "at least 1"},
-      {"data: {buckets: [64, [1]]}\n", "1:22", "a list"},
-      {"data: {buckets: [64, ~]}\n", "1:22", "nothing"},
+      {"data: {buckets: 64}\n", "1:17", "a list of lists of integers"},
+      {"data: {buckets: [64]}\n", "1:18", "`64`"},
+      {"data: {buckets: [[64, x]]}\n", "1:23", "`x`"},
+      {"data: {buckets: [[64], [0]]}\n", "1:25", "at least 1"},
+      {"data: {buckets: [[64, [1]]]}\n", "1:23", "a list"},
+      {"data: {buckets: [[64, ~]]}\n", "1:23", "nothing"},
       {"data: {files: [a, [b]]}\n", "1:19", "a list"},
       {"data: {files: [a, null]}\n", "1:19", "nothing"},
       {"data: {files: }\n", "1:8", "nothing"},
@@ -295,8 +296,8 @@ TEST_F(SchemaTest, ABadValueLeavesTheTarget) {
   load_error("training: {batch_size: 0}");
   EXPECT_EQ(settings_.batch_size, 8);
   EXPECT_FALSE(schema_.was_set("training.batch_size"));
-  load_error("data: {buckets: [1, x]}");
-  EXPECT_EQ(settings_.buckets, (std::vector<int64_t>{64, 128}));
+  load_error("data: {buckets: [[1], [x]]}");
+  EXPECT_EQ(settings_.buckets, (IntegerRows{{64, 128}, {256}}));
 }
 
 TEST_F(SchemaTest, LoadsFromDisk) {
@@ -349,8 +350,8 @@ TEST_F(SchemaTest, Overrides) {
   EXPECT_EQ(settings_.vocab, -1);
   schema_.override_with("memory.limit=2GiB");
   EXPECT_EQ(settings_.memory, int64_t{2} << 30);
-  schema_.override_with("data.buckets=[1, 2]");
-  EXPECT_EQ(settings_.buckets, (std::vector<int64_t>{1, 2}));
+  schema_.override_with("data.buckets=[[1, 2], [3]]");
+  EXPECT_EQ(settings_.buckets, (IntegerRows{{1, 2}, {3}}));
   schema_.override_with("data.files=[a.txt, 'b c']");
   EXPECT_EQ(settings_.files, (std::vector<std::string>{"a.txt", "b c"}));
   schema_.override_with("data.files=*.txt");
@@ -400,7 +401,7 @@ TEST_F(SchemaTest, RefusesBadOverrides) {
            {"training.batch_size=nan", "`nan`"},
            {"training.batch_size=" + std::string(5000, '['), "too deep"},
            {"training.optimizer.kind=adam", "did you mean `adamw`?"},
-           {"data.buckets=64", "a list of integers"},
+           {"data.buckets=64", "a list of lists of integers"},
            {"data.files=", "nothing"},
            {"data.files=[a, [b]]", "a list"},
            {"name=\"x", "not YAML"},

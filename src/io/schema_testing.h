@@ -17,7 +17,7 @@ struct Settings {
   int64_t vocab = -1;
   int64_t memory = 0;
   int64_t cache = -1;
-  std::vector<int64_t> buckets = {64, 128};
+  IntegerRows buckets = {{64, 128}, {256}};
   std::vector<std::string> files;
   int64_t seed = 0;
 };
@@ -37,7 +37,7 @@ inline void declare(Schema* schema, Settings* settings) {
   schema->number("model.dropout", &settings->dropout).min(0).below(1);
   schema->bytes("memory.limit", &settings->memory).min(1024);
   schema->bytes("memory.cache", &settings->cache).allow_auto();
-  schema->integer_list("data.buckets", &settings->buckets).min(1);
+  schema->integer_rows("data.buckets", &settings->buckets).min(1);
   schema->text_list("data.files", &settings->files).help("Text files | folders.");
   schema->integer("training.seed", &settings->seed);
 }

@@ -85,8 +85,8 @@ std::string Key::type_name() const {
       return "duration";
     case Type::duration_list:
       return "list of durations";
-    case Type::integer_list:
-      return "list of integers";
+    case Type::integer_rows:
+      return "list of lists of integers";
     case Type::text_list:
       return "list of texts";
   }
@@ -126,8 +126,8 @@ std::string Key::expected() const {
     case Type::duration_list:
       text = "durations such as 500, 2 epochs or [1 epoch, 10 minutes]";
       break;
-    case Type::integer_list:
-      text = "a list of integers such as [1, 2]";
+    case Type::integer_rows:
+      text = "a list of lists of integers such as [[1, 2], [3, 4]]";
       break;
     case Type::text_list:
       text = "a text or a list of texts";
@@ -165,10 +165,13 @@ std::string Key::value_text() const {
              join(*std::get<std::vector<Duration>*>(target_),
                   [](const Duration& value) { return value.str(); }) +
              "]";
-    case Type::integer_list:
+    case Type::integer_rows:
       return "[" +
-             join(*std::get<std::vector<int64_t>*>(target_),
-                  [](int64_t value) { return std::to_string(value); }) +
+             join(*std::get<IntegerRows*>(target_),
+                  [](const std::vector<int64_t>& row) {
+                    return "[" + join(row, [](int64_t value) { return std::to_string(value); }) +
+                           "]";
+                  }) +
              "]";
     case Type::text_list:
       return "[" + join(*std::get<std::vector<std::string>*>(target_), yaml_text) + "]";
@@ -217,9 +220,11 @@ void Schema::check_declarations() const {
         good = std::find(key.choices_.begin(), key.choices_.end(),
                          *std::get<std::string*>(key.target_)) != key.choices_.end();
         break;
-      case Key::Type::integer_list: {
-        const auto& values = *std::get<std::vector<int64_t>*>(key.target_);
-        good = std::all_of(values.begin(), values.end(), fits);
+      case Key::Type::integer_rows: {
+        const auto& rows = *std::get<IntegerRows*>(key.target_);
+        good = std::all_of(rows.begin(), rows.end(), [&](const std::vector<int64_t>& row) {
+          return std::all_of(row.begin(), row.end(), fits);
+        });
         break;
       }
       default:

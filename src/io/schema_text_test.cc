@@ -52,7 +52,7 @@ TEST_F(SchemaTextTest, ResolvedSaysWhereEverythingComesFrom) {
             "  limit: 1536KiB  # f.yaml:2:17\n"
             "  cache: auto  # default\n"
             "data:\n"
-            "  buckets: [64, 128]  # default\n"
+            "  buckets: [[64, 128], [256]]  # default\n"
             "  files: [a.txt, \"b c\"]  # command line: data.files=[a.txt, 'b c']\n");
 }
 

@@ -5,9 +5,9 @@
 //   gate_t = w_c context_t + w_h h_t + w_x x_t + b
 //   P(word) = s(gate_t) softmax(head (U [h_t; context_t] + b)) + (1 - s(gate_t)) mass_t(word)
 // with s the sigmoid and mass_t the attention on the places of the source that hold the word. The
-// loss is -log P(target) and, in training, coverage_weight overlap_t, which is large where
-// attention goes where it was before. Two things differ from the paper: the decoder's LSTM reads
-// [x; context] itself, not a projection of it; and the head has no bias.
+// loss is -log P(target) and, in training from coverage_start on, coverage_weight overlap_t, which
+// is large where attention goes where it was before. Two things differ from the paper: the
+// decoder's LSTM reads [x; context] itself, not a projection of it; and the head has no bias.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -47,6 +47,11 @@ class PointerGenerator : public Model {
         .min(0)
         .max(1e6)
         .help("Weight of the repeated attention in the training loss.");
+    s.integer("model.coverage_start", &coverage_start_)
+        .range(0, 4e6)
+        .help(
+            "The first update whose loss counts the repeated attention (See et al. turn it on at "
+            "the end of training); attention itself knows what it attended to from the beginning.");
     s.number("model.dropout", &dropout_)
         .min(0)
         .below(1)
@@ -73,6 +78,10 @@ class PointerGenerator : public Model {
           fmt::format("training.max_source_length = chunk_len x num_chunks = {}",
                       chunk_length_ * chunks_),
           fmt::format("training.max_source_length={}", chunk_length_ * chunks_));
+    if (coverage_start_ > 0 && !coverage_)
+      refuse_sizes(s, "model.coverage_start",
+                   fmt::format("model.coverage_start {} without coverage", coverage_start_),
+                   "model.coverage true, or no coverage_start", "model.coverage=true");
     resolve_vocabulary(s, V_, vocab_size);
     if (V_ > vocab_size)
       refuse_sizes(
@@ -140,7 +149,8 @@ class PointerGenerator : public Model {
     const Value scored =
         b.op("copy_mass", {b.reshape(written.overlap, {1, T * B, 1}),
                            b.reshape(targets, {T * B, 1}), b.reshape(targets, {1, T * B})});
-    const Value repeated = b.mul(b.reduce_to(scored, {}), b.loss_scale());
+    Value repeated = b.mul(b.reduce_to(scored, {}), b.loss_scale());
+    if (coverage_start_ > 0) repeated = b.mul(repeated, from_update(b, coverage_start_));
     return b.add(loss, b.scale(repeated, coverage_weight_));
   }
 
@@ -227,6 +237,7 @@ class PointerGenerator : public Model {
                             {"vocab_size", V_},
                             {"coverage", coverage_},
                             {"coverage_weight", coverage_weight_},
+                            {"coverage_start", coverage_start_},
                             {"dropout", dropout_},
                             {"init_std", init_std_}});
   }
@@ -272,6 +283,13 @@ class PointerGenerator : public Model {
   static Value weight(Layers& layers, const std::string& name) {
     const auto scope = layers.b.scope(name);
     return layers.parameter("weight");
+  }
+  // 1 from that update on, 0 before: a value, so that the plan is the same all along.
+  static Value from_update(Builder& b, int64_t first) {
+    ExpressionBuilder e(1);
+    const Term half_before = e.constant(static_cast<double>(first) - 0.5);
+    const Term after = e.apply(Function::sub, e.operand(0), half_before);
+    return b.elementwise(e.finish({e.apply(Function::step, after)}), {b.update_number()});
   }
   // [B,T] -> [T,B]: recurrence goes step by step through all rows.
   static Value time_major(Builder& b, Value ids) {
@@ -347,6 +365,7 @@ class PointerGenerator : public Model {
 
   int64_t E_ = 128, H_ = 256, L_ = 2, A_ = -1, V_ = -1, chunk_length_ = 128, chunks_ = -1;
   bool coverage_ = true;
+  int64_t coverage_start_ = 0;
   double coverage_weight_ = 1, dropout_ = 0, init_std_ = 1;
   MaxLengths lengths_;
 };

@@ -96,7 +96,7 @@ std::vector<Value> build_update(Builder& b, const OptimizerSettings& o,
                           {p.parameter.shape, DType::f32}));
   in.push_back(b.input("learning_rate", {Shape{}, DType::f32}));
   in.push_back(scale);
-  in.push_back(b.input("step", {Shape{}, DType::f32}));
+  in.push_back(b.update_number());
 
   std::string decay;
   for (const auto& p : list)

@@ -72,7 +72,15 @@ void Settings::declare(Schema& s) {
       .range(1000, 1e10)
       .help("How much text builtin:grammar writes.");
   s.choice("data.on_bad_record", &data.on_bad_record, {"error", "skip"})
-      .help("What a record that cannot be read does: end the run, or be passed over and counted.");
+      .help(
+          "What a record that cannot be read, or a pair with text on one side only, does: end the "
+          "run, or be passed over and counted.");
+  s.choice("data.on_long_record", &data.on_long_record, {"cut", "error"})
+      .help(
+          "What a record longer than training.max_length, or a source longer than "
+          "max_source_length, does: be cut, and counted where that loses tokens (of a source or "
+          "target that stands apart the end, of a pair in one row the front of its source), or end "
+          "the run.");
   s.boolean("data.allow_change", &data.allow_change)
       .help("A resumed run may go on with other training data.");
   s.choice("data.sampling", &data.sampling, {"random", "sequential"})
@@ -136,6 +144,14 @@ void Settings::declare(Schema& s) {
       .help(
           "Tokens of a source, where a model reads source and target apart; auto: what the model's "
           "keys say, else max_length.");
+  s.integer_rows("training.length_curriculum", &length_curriculum)
+      .range(1, 1e12)
+      .help(
+          "Short pairs first, for a model that reads source and target apart: rows of a last "
+          "update, a source's length and a target's, as [[2000, 192, 48], [4000, 384, 96]]. Up to "
+          "that update no more is read of each; behind the last row it is max_source_length and "
+          "max_length. Which pairs a batch holds does not change. Durations in tokens count full "
+          "lengths.");
   s.integer("training.max_steps", &max_steps)
       .range(0, 1e12)
       .help("Updates; 0: max_tokens or num_epochs decides.");

@@ -54,7 +54,7 @@ struct DataSettings {
   int64_t vocab_size = -1, min_frequency = 2;  // -1: auto
   bool lower_case = false;
   int64_t max_chars = 0, max_records = 0, grammar_chars = 4'000'000;
-  std::string on_bad_record = "error";
+  std::string on_bad_record = "error", on_long_record = "cut";
   bool allow_change = false;
 
   std::string sampling = "random", batching = "auto", chunking = "hard";
@@ -73,6 +73,7 @@ struct Settings {
   int64_t batch_size = 32, grad_accum = 1, max_length = 128, max_steps = 0, max_tokens = 0,
           num_epochs = 1;
   int64_t max_source_length = -1;  // -1: auto
+  IntegerRows length_curriculum;   // of an update, a source's length and a target's
   int64_t effective_batch = 0;     // 0: not said
   double label_smoothing = 0;
   OptimizerSettings optimizer;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "data/long_records.h"
+
 namespace millrace {
 
 DataOptions data_options(const Settings& settings) {
@@ -44,6 +46,11 @@ BatchOptions batch_options(const Dataset& set, const Settings& settings, Takes t
   o.sequences = {settings.max_length, s.chunking, s.chunk_overlap};
   o.random_windows = s.sampling == "random";
   o.seed = static_cast<uint64_t>(settings.seed);
+  // A batch of pairs is one position.
+  for (const std::vector<int64_t>& row : settings.length_curriculum) {
+    MR_CHECK(row.size() == 3, "a stage of {} numbers", row.size());
+    o.stages.push_back({row[0] * settings.grad_accum, row[1], row[2]});
+  }
   return o;
 }
 
@@ -52,9 +59,13 @@ TrainingData make_training_data(Dataset set, const Settings& settings, Takes tak
   TrainingData data;
   data.set = std::move(set);
   BatchOptions o = batch_options(data.set, settings, takes);
+  if (settings.data.on_long_record == "error")
+    for (const SplitName split : {SplitName::train, SplitName::validation})
+      refuse_long_records(data.set, split, o, data_options(settings));
   data.batches = make_batches(data.set, SplitName::train, o, observer);
   if (data.set.validation.tokens) {
     o.seed.reset();
+    o.stages.clear();
     o.window_context = settings.eval_context;
     o.limit = settings.max_eval_batches;
     data.validation = make_batches(data.set, SplitName::validation, o, observer);

@@ -283,7 +283,7 @@ for config in "$repository"/configs/*.yaml "$repository"/configs/*.json; do
     holds "data stats pedestrians.yaml" 0 'paths        '
     continue
     ;;
-  multi30k.yaml | mts-dialog.yaml | translator.yaml | summarizer.yaml) own=(data.folder=stand-in data.vocab_size=300) ;;
+  multi30k.yaml | mts-dialog.yaml | translator.yaml | summarizer*.yaml) own=(data.folder=stand-in data.vocab_size=300) ;;
   *) own=(data.train=builtin:grammar data.grammar_chars=20000) ;;
   esac
   run plan "$config" "${own[@]}" training.batch_size=2
@@ -397,6 +397,50 @@ refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expect
 refused "an input that is not there" 2 'nowhere.txt' 'expected:' 'remedy:' -- generate "$pairs" --input nowhere.txt
 refused "a model of pairs without targets" 2 'reads pairs of source and target' '`data.train`' 'expected: data.train_target' 'remedy:' -- train pairs.yaml data.train_target=[]
 refused "factors that do not make the batch" 2 'training.effective_batch' 'expected: batch_size 4 x grad_accum 1 = 4' 'got:      16' 'remedy:' -- train pairs.yaml effective_batch=16
+
+refused "a head for no key/value head" 2 'model.num_heads 2 is not divisible by model.num_kv_heads 3' 'expected:' 'remedy:' -- train pairs.yaml model.num_kv_heads=3
+sed 's/num_layers: 1/num_layers: 1, max_target_len: 9/' pairs.yaml >limits.yaml
+refused "two limits of a target" 2 '`training.max_length` is given twice' 'limits.yaml:3' 'the first at limits.yaml:2' 'remedy:' -- train limits.yaml
+
+# Pairs with one side: bad records.
+printf 'one\n\nthree\nfour\n' >half.source
+printf 'a\nb\nc\nd\n' >half.target
+printf 'q,a\none,1\n"two\nlines", \nthree,3\n' >half.csv
+half=(data.train=half.source data.train_target=half.target)
+refused "a pair without a source" 2 'a pair without a source' 'half.source:2' 'expected: text on both sides' 'got:      an empty line' 'data.on_bad_record=skip' -- train pairs.yaml "${half[@]}"
+refused "a pair without a target" 2 'a pair without a target' 'half.source:2' 'remedy:' -- train pairs.yaml data.train=half.target data.train_target=half.source
+refused "a pair with an empty field" 2 'a pair without a target' 'half.csv:3' 'an empty field `a`' 'data.on_bad_record=skip' -- train pairs.yaml data.train=half.csv data.train_target=[] data.format=csv 'data.fields=[q, a]'
+run data stats pairs.yaml "${half[@]}" data.on_bad_record=skip data.validation_fraction=0.01
+holds "pairs with one side passed over" 0 '1 bad records were passed over' 'half.source:2' '3 training, 0 validation, 0 test; 0 empty, 1 bad'
+refused "a field that the file lacks" 2 'no column is called `text`' 'half.csv:1' 'got:      q, a' 'remedy:' -- train pairs.yaml data.train=half.csv data.train_target=[] data.format=csv 'data.fields=[q, text]'
+
+# Pairs that are too long: cut with a count, or refused.
+run train pairs.yaml training.max_length=8 training.max_source_length=10
+holds "pairs that are too long" 0 'cut      ' ' sources to their first 10 tokens (the longest has 11), ' ' targets to their first 8 tokens (the longest has 9)'
+refused "a source that is too long" 2 'a source is longer than training.max_source_length' 'pairs.source:10' 'expected: at most 10 tokens' 'got:      11 tokens; 3 of ' 'training.max_source_length=11, or data.on_long_record=cut' -- train pairs.yaml training.max_source_length=10 data.on_long_record=error data.validation_fraction=0.01
+refused "a target that is too long" 2 'a target is longer than training.max_length' 'pairs.target:1' 'got:      8 tokens; ' 'training.max_length=9, or' -- train pairs.yaml training.max_length=7 training.max_source_length=12 data.on_long_record=error
+refused "a record that is too long" 2 'a record is longer than training.max_length' 'pairs.source:1' 'got:' 'remedy:' -- train good.yaml data.train=pairs.source data.format=lines training.max_length=5 data.on_long_record=error
+run train pairs.yaml data.on_long_record=error
+holds "none is too long" 0 'step=2/2'
+
+# Short pairs first. Sittings of one update give the same bits, across the ends of stages.
+grows=(training.max_steps=5 'training.length_curriculum=[[2, 4, 3], [3, 8, 3]]' training.grad_accum=2 model.dropout=0.1)
+run train pairs.yaml --run-name grows "${grows[@]}"
+holds "a length curriculum" 0 'lengths  4 + 3 tokens up to update 2, 8 + 3 tokens up to update 3, then 12 + 12'
+whole=$(readlink -f runs/latest)
+run train pairs.yaml --run-name grows-2 "${grows[@]}" runtime.stop_after=1
+for _ in 2 3 4; do run train --resume grows-2; done
+holds "a length curriculum goes on" 75 'to the bit' 'stopped after 4 updates'
+run train --resume grows-2 runtime.stop_after=0
+report "to the same weights" "$(cmp "$whole/checkpoints/checkpoint-5/model.safetensors" runs/latest/checkpoints/checkpoint-5/model.safetensors 2>&1)"
+run train pairs.yaml --run-name grows-not "${grows[@]}" training.length_curriculum=[]
+report "a length curriculum makes a difference" "$([ "$code" -eq 0 ] && ! cmp -s "$whole/checkpoints/checkpoint-5/model.safetensors" runs/latest/checkpoints/checkpoint-5/model.safetensors || echo "  exit code $code, or the same weights")"
+run train pairs.yaml --run-name grows --resume "${grows[@]}" 'training.length_curriculum=[[2, 4, 4]]'
+holds "another curriculum" 2 'a run cannot go on with another `training.length_curriculum`' '[[2, 4, 3], [3, 8, 3]]'
+for stages in '[[2, 4]]:three numbers' '[[2, 4, 3], [2, 5, 3]]:before it begins' '[[2, 4, 3], [3, 3, 3]]:from short to long' '[[2, 13, 3]]:longer than the full' '[[0, 4, 3]]:at least 1' '[2, 4, 3]:list of lists'; do
+  refused "length_curriculum ${stages%:*}" 2 'training.length_curriculum' "${stages##*:}" 'expected:' 'got:' 'remedy:' -- train pairs.yaml "training.length_curriculum=${stages%:*}"
+done
+refused "a curriculum without pairs" 2 'gpt has no sources' 'training.length_curriculum' 'remedy:' -- train good.yaml 'training.length_curriculum=[[2, 4, 3]]'
 
 # --- score
 printf 'the cat sat on the mat\nrunning dogs\n' >hypotheses.txt
@@ -703,8 +747,18 @@ run train pointer.yaml "${pairs[@]}" model.chunk_len=8 model.num_chunks=2 --run-
 holds "a pointer-generator is trained, and writes no sample" 0 'step=3/3' 'validation loss'
 run generate runs/latest --prompt 'who is zyxwv' --min-tokens 2
 report "a pointer-generator writes" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 1 ] || echo "  exit code $code")"
+refused "a beam wider than the vocabulary of words" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate runs/latest --prompt who --beam 1000
 refused "drawing where words are copied" 2 'drawn' 'expected: a beam of 1' 'got:      --beam 0' 'remedy:' -- generate runs/latest --prompt who --beam 0
 refused "two lengths of a source" 2 'model.chunk_len=8' 'a source has up to 32' 'training.max_source_length=16' -- train pointer.yaml "${pairs[@]}" model.chunk_len=8 model.num_chunks=2 training.max_source_length=32
+refused "coverage that starts without coverage" 2 'model.coverage_start' 'expected:' 'remedy:' -- train pointer.yaml "${pairs[@]}" model.coverage=false model.coverage_start=2
+covered=("${pairs[@]}" model.coverage_start=3 training.grad_accum=2 training.max_steps=4)
+run train pointer.yaml "${covered[@]}" --run-name covered
+whole=$(readlink -f runs/latest)
+run train pointer.yaml "${covered[@]}" --run-name covered-2 runtime.stop_after=1
+for _ in 2 3; do run train --resume covered-2; done
+holds "coverage that starts goes on" 75 'to the bit' 'stopped after 3 updates'
+run train --resume covered-2 runtime.stop_after=0
+report "to the same weights with coverage" "$(cmp "$whole/checkpoints/checkpoint-4/model.safetensors" runs/latest/checkpoints/checkpoint-4/model.safetensors 2>&1)"
 refused "labels smoothed over words that are copied" 2 'training.label_smoothing' 'copies words' 'training.label_smoothing=0' -- train pointer.yaml "${pairs[@]}" training.label_smoothing=0.1
 printf 'bad,bad,bad\n' >>qa.csv
 refused "a bad record" 2 'qa.csv:122' 'expected: 2 fields' 'got:      3' 'data.on_bad_record=skip' -- train good.yaml data.train=qa.csv 'data.fields=[question, answer]'

@@ -84,10 +84,51 @@ TEST_P(PointerGeneratorSteps, WordByWordIsTheLoss) {
   cpu::gemm_set_measuring(true);
 }
 
+// Losses, gradient norms and parameters of some updates; the n-th is update n.
+Trained trained(const std::string& coverage, int updates) {
+  const auto backend = cpu::make_backend(cpu::best_isa());
+  const TinyModel tiny(
+      "type: pointer_generator, emb_dim: 8, hidden_dim: 6, attention_dim: 7, " + coverage,
+      {kBatch, kLength, false, kSource}, "pointer_generator");
+  const Plan plan = make_plan(tiny.step_graph(), {}, *backend);
+  Session session(*backend, {&plan});
+  return train_steps(session, 0, tiny, updates);
+}
+
+TEST(PointerGenerator, CoverageCountsFromItsStartOn) {
+  cpu::gemm_set_measuring(false);
+  const Trained always = trained("coverage_weight: 2", 6), never = trained("coverage_weight: 0", 6),
+                from_4 = trained("coverage_weight: 2, coverage_start: 4", 6);
+  EXPECT_EQ(trained("coverage_weight: 2, coverage_start: 1", 6), always);
+  EXPECT_EQ(trained("coverage_weight: 2, coverage_start: 7", 6), never);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_GT(always.losses[i], never.losses[i]);
+    EXPECT_EQ(from_4.losses[i] == never.losses[i], i < 3) << i;
+    EXPECT_EQ(from_4.norms[i] == never.norms[i], i < 3) << i;
+  }
+  // The parameters of updates 1 to 3 are those without: what the fourth has more is coverage alone.
+  EXPECT_EQ(trained("coverage_weight: 2, coverage_start: 4", 3), trained("coverage_weight: 0", 3));
+  const double one = trained("coverage_weight: 1, coverage_start: 4", 4).losses[3];
+  EXPECT_NEAR(from_4.losses[3] - never.losses[3], 2 * (one - never.losses[3]),
+              4 * 6e-8 * from_4.losses[3]);
+  cpu::gemm_set_measuring(true);
+}
+
+// An update of several micro-batches has one number in all of them.
+TEST(PointerGenerator, CoverageStartsInEveryMicroBatch) {
+  TinyModel tiny("type: pointer_generator, coverage_start: 4", {kBatch, kLength, false, kSource},
+                 "pointer_generator");
+  tiny.settings.grad_accum = 2;
+  for (const Graph& graph : {build_step_graph(*tiny.model, tiny.settings, tiny.shape),
+                             build_accumulate_graph(*tiny.model, tiny.settings, tiny.shape)})
+    EXPECT_GE(graph.find_leaf("step"), 0);
+  EXPECT_LT(build_eval_graph(*tiny.model, tiny.shape).find_leaf("step"), 0);
+}
+
 // Every pass checks the types: what is kept has those of the leaves that keep it.
 TEST(PointerGenerator, CanBeIn16Bits) {
   const BatchShape word{kBatch, 1, false, kSource};
-  const TinyModel tiny("type: pointer_generator", word, "pointer_generator");
+  const TinyModel tiny("type: pointer_generator, coverage_start: 2", word, "pointer_generator");
   PassOptions options;
   options.precision = Precision::bf16;
   optimize(tiny.step_graph(), options);
