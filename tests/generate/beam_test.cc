@@ -9,6 +9,7 @@
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "tests/graph/tiny_model.h"
+#include "tests/model/small_family.h"
 #include "train/beam_search.h"
 #include "train/generate.h"
 
@@ -42,15 +43,15 @@ class BeamTest : public testing::TestWithParam<std::string> {
   }
   std::vector<Hypothesis> found(const std::vector<std::vector<int32_t>>& list, int64_t at_once,
                                 const BeamOptions& options) {
-    BeamSearch beam(*tiny.model, at_once, kSource, kLength, options, {}, *backend);
-    write_weights(beam.session(), *tiny.model);
-    beam.refresh();
+    BeamSession own(*tiny.model, {at_once, kSource, kLength}, options, {}, *backend);
+    write_weights(own.session(), *tiny.model);
+    own.refresh();
     std::vector<Hypothesis> all;
     for (size_t i = 0; i < list.size(); i += static_cast<size_t>(at_once)) {
       const size_t count = std::min(static_cast<size_t>(at_once), list.size() - i);
       std::vector<BeamSource> batch;
       for (size_t k = i; k < i + count; ++k) batch.push_back({list[k], list[k]});
-      for (Hypothesis& h : beam.search(batch, kTokens)) all.push_back(std::move(h));
+      for (Hypothesis& h : own.beam().search(batch, kTokens)) all.push_back(std::move(h));
     }
     return all;
   }
@@ -139,14 +140,9 @@ class SlowBeam {
   Session session_;
 };
 
-std::vector<std::string> families_of_pairs() {
-  std::vector<std::string> list;
-  for (const std::string& family : model_families())
-    if (const auto model = make_model(family); model->takes().pairs && model->can_draw())
-      list.push_back(family);
-  return list;
-}
-INSTANTIATE_TEST_SUITE_P(Model, BeamTest, testing::ValuesIn(families_of_pairs()),
+INSTANTIATE_TEST_SUITE_P(Model, BeamTest, testing::ValuesIn(families_that([](const Model& m) {
+                           return m.takes().pairs && m.can_draw();
+                         })),
                          [](const auto& tested) { return tested.param; });
 
 TEST_P(BeamTest, FindsWhatTheSlowWayFinds) {
@@ -212,14 +208,14 @@ TEST(CopyingBeam, AHypothesisHasTheScoreOfTheLoss) {
   }
   int64_t rare = 0;
   for (const int64_t width : {1, 3, 4}) {
-    BeamSearch beam(*tiny.model, 3, kSource, kLength, {.beam = width, .length_penalty = 0}, {},
+    BeamSession own(*tiny.model, {3, kSource, kLength}, {.beam = width, .length_penalty = 0}, {},
                     *backend);
-    initialize(beam.session(), *tiny.model, 1);
-    beam.refresh();
+    initialize(own.session(), *tiny.model, 1);
+    own.refresh();
     const TargetTokens target{.start = 1, .end = 2, .unknown = 0, .count = V};
     for (size_t first = 0; first < sources.size(); first += 3) {
       const size_t count = std::min<size_t>(3, sources.size() - first);
-      const auto found = beam.search(std::span(sources).subspan(first, count), target);
+      const auto found = own.beam().search(std::span(sources).subspan(first, count), target);
       for (size_t i = 0; i < count; ++i) {
         const BeamSource& source = sources[first + i];
         std::vector<int32_t> tokens{target.start}, targets = found[i].tokens;
