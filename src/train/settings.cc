@@ -372,4 +372,9 @@ double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t s
   return peak;
 }
 
+double average_rate_at(double decay, int64_t step) {
+  const auto t = static_cast<double>(step);
+  return 1 - std::min(decay, (1 + t) / (10 + t));
+}
+
 }  // namespace millrace

@@ -118,5 +118,8 @@ RunLength run_length(const Settings& settings, double updates_per_epoch, double 
 // The learning rate of `step` (0-based).
 double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t step,
                         const RunLength& length);
+// The share of new weights in their average: it follows quickly while there is little to average
+// (as in TensorFlow's ExponentialMovingAverage).
+double average_rate_at(double decay, int64_t step);
 
 }  // namespace millrace

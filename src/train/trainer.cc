@@ -22,13 +22,6 @@
 namespace millrace {
 namespace {
 
-// The average follows quickly while there is little to average (as in TensorFlow's
-// ExponentialMovingAverage).
-double average_rate(double decay, int64_t step) {
-  const auto t = static_cast<double>(step);
-  return 1 - std::min(decay, (1 + t) / (10 + t));
-}
-
 class Loop {
  public:
   Loop(const Model& model, const Settings& settings, const TrainingData& data, Backend& backend,
@@ -237,7 +230,7 @@ class Loop {
     const float scale = 1.0f / static_cast<float>(batches->scored);
     const auto learning_rate = static_cast<float>(rate(state_.step)),
                number = static_cast<float>(state_.step + 1),
-               average = static_cast<float>(average_rate(s_.ema_decay, state_.step));
+               average = static_cast<float>(average_rate_at(s_.ema_decay, state_.step));
     size_t plan = 0;
     for (int64_t micro = 0; micro < s_.grad_accum; ++micro) {
       const bool last = micro + 1 == s_.grad_accum;
@@ -533,6 +526,7 @@ class Loop {
   // What the model writes for the first validation pairs; nothing when it is to stop.
   std::optional<Metrics> write_texts() {
     const OwnerScope writing(result_.ledger, Owner::eval_texts);
+    refresh();  // an update keeps only those 16-bit copies that it reads itself
     BeamSearch beam(model_, session_, programs_.texts_plan(), validation_room(model_, s_),
                     {.beam = s_.eval_beam});
     return evaluate_texts(model_, data_.set, beam, s_.eval_texts, stop_asked);
