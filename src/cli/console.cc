@@ -127,6 +127,10 @@ void Console::evaluated(int64_t step, const Metrics& metrics, bool best) {
   if (entropy_)
     text += fmt::format("  ({:+.1f} % over the source's entropy {:.4f})",
                         100 * (loss / *entropy_ - 1), *entropy_);
+  if (const auto bleu = metrics.find("eval/bleu"); bleu != metrics.end())
+    text += fmt::format("  BLEU {:.2f}  chrF {:.2f}  ROUGE-1/2/L {:.2f}/{:.2f}/{:.2f}",
+                        bleu->second, metrics.at("eval/chrf"), metrics.at("eval/rouge1"),
+                        metrics.at("eval/rouge2"), metrics.at("eval/rougeL"));
   line(text);
 }
 

@@ -31,7 +31,8 @@ int eval_command(const EvalArguments& arguments) {
   const auto run = load_run(request, progress);
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
   // The tokenizer is made from data.train: other data would give the model's ids other meanings.
-  if (load_tokenizer(folder)->file() != run->data.set.tokenizer().file())
+  // Rare words, which stand behind the vocabulary, may be others.
+  if (load_tokenizer(folder)->vocabulary_file() != run->data.set.tokenizer().vocabulary_file())
     throw Error(
         {.code = ErrorCode::config,
          .what = "the data gives another vocabulary than the model was trained with",

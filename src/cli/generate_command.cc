@@ -228,7 +228,7 @@ void search(const Loaded& l, Prompts& prompts) {
   const MaxLengths most = l.model->max_lengths();
   const int64_t max_length = std::clamp<int64_t>(arguments.options.max_tokens, 1, most.target);
   const auto at_once = static_cast<size_t>(arguments.input.empty() ? 1 : arguments.at_once);
-  std::unique_ptr<BeamSearch> beam;
+  std::unique_ptr<BeamSession> beam;
   int64_t room = 0, texts = 0, tokens = 0, cut = 0;
   const int64_t begin = now_ns();
   int64_t said = begin;
@@ -247,8 +247,9 @@ void search(const Loaded& l, Prompts& prompts) {
     if (longest > room) {
       room = std::min(most.source, (longest + kRound - 1) / kRound * kRound);
       beam.reset();
-      beam = std::make_unique<BeamSearch>(*l.model, static_cast<int64_t>(at_once), room, max_length,
-                                          arguments.beam, l.passes, *l.backend);
+      beam = std::make_unique<BeamSession>(
+          *l.model, BeamRoom{static_cast<int64_t>(at_once), room, max_length}, arguments.beam,
+          l.passes, *l.backend);
       load_model(l.folder, beam->session(), *l.model);
       beam->refresh();
     }
@@ -263,7 +264,7 @@ void search(const Loaded& l, Prompts& prompts) {
       std::vector<BeamSource> batch;
       for (size_t i = 0; i < count; ++i)
         batch.push_back(std::move(sources[order[first + i]].source));
-      const auto best = beam->search(batch, l.target());
+      const auto best = beam->beam().search(batch, l.target());
       for (size_t i = 0; i < count; ++i) {
         const size_t at = order[first + i];
         found[at] = l.shown(best[i].tokens, sources[at].rare);

@@ -12,6 +12,7 @@
 #include "io/quote.h"
 #include "io/yaml.h"
 #include "train/evaluation.h"
+#include "train/text_evaluation.h"
 
 namespace millrace {
 namespace {
@@ -121,9 +122,31 @@ void check_durations(const LoadedRun& run) {
 }
 
 void check_metric(const LoadedRun& run) {
-  const auto names = metric_names();
+  const int64_t texts = run.settings.eval_texts;
+  const bool pairs = run.model->takes().pairs;
+  if (texts > 0 && !pairs)
+    throw Error({.code = ErrorCode::config,
+                 .what = fmt::format("{} has no targets that its texts could be measured by",
+                                     run.settings.model_type),
+                 .where = run.schema.where("training.eval_texts"),
+                 .expected = "0, or a model that reads pairs of source and target",
+                 .got = std::to_string(texts),
+                 .remedy = "training.eval_texts=0"});
   const std::string& metric = run.settings.checkpoint.metric;
-  if (std::find(names.begin(), names.end(), metric) != names.end()) return;
+  auto is_among = [&](const std::vector<std::string>& list) {
+    return std::find(list.begin(), list.end(), metric) != list.end();
+  };
+  auto names = metric_names();
+  const auto of_texts = text_metric_names();
+  if (pairs && texts == 0 && is_among(of_texts))
+    throw Error({.code = ErrorCode::config,
+                 .what = "validation writes no texts to measure " + metric + " by",
+                 .where = run.schema.where("checkpoint.metric"),
+                 .expected = "training.eval_texts of at least 1",
+                 .got = "0",
+                 .remedy = "training.eval_texts=200"});
+  if (pairs) names.insert(names.end(), of_texts.begin(), of_texts.end());
+  if (is_among(names)) return;
   const std::string near = nearest(metric, names);
   throw Error({.code = ErrorCode::config,
                .what = "validation has no metric of this name",

@@ -100,10 +100,11 @@ int plan_command(const PlanArguments& arguments) {
                tokens = static_cast<double>(run->data.batches->most_places() * s.grad_accum);
   const size_t layers = recompute_units(programs.step().graph).size();
   const Plan& step = programs.step();
-  // The step does not use the cache of generation, but its memory is there all the time.
+  // The step does not use the caches of generation, but their memory is there all the time.
   auto at_peak = step.at_peak;
   constexpr auto kCache = static_cast<size_t>(MemoryClass::cache);
-  at_peak[kCache] = programs.generation.decode.at_peak[kCache];
+  at_peak[kCache] =
+      programs.generation.decode.at_peak[kCache] + programs.texts.decode.at_peak[kCache];
 
   if (arguments.json) {
     nlohmann::ordered_json j = {

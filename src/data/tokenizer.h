@@ -68,6 +68,8 @@ class Tokenizer {
   // those of the whole. 0: none in sight.
   virtual size_t last_cut(std::string_view text) const = 0;
   virtual TokenizerFile file() const = 0;
+  // The same without rare words: where two of these are equal, a model reads the same ids.
+  virtual TokenizerFile vocabulary_file() const { return file(); }
 };
 
 // `with_end`: one token more, behind the others, opens and closes records.

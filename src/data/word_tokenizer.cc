@@ -329,9 +329,9 @@ size_t WordTokenizer::last_cut(std::string_view text) const {
   return at == text.npos ? 0 : at;
 }
 
-TokenizerFile WordTokenizer::file() const {
+TokenizerFile WordTokenizer::file_of(size_t count) const {
   auto words = nlohmann::json::array();
-  for (const std::string_view word : words_) {
+  for (const std::string_view word : std::span(words_).first(count)) {
     // A byte that is not UTF-8 cannot be a string there.
     if (is_utf8(word))
       words.push_back(word);

@@ -91,9 +91,13 @@ class WordTokenizer : public Tokenizer {
 
   // Before the last space, tab or line end: no word has one inside.
   size_t last_cut(std::string_view text) const override;
-  TokenizerFile file() const override;
+  TokenizerFile file() const override { return file_of(words_.size()); }
+  TokenizerFile vocabulary_file() const override {
+    return file_of(static_cast<size_t>(vocab_size_ - kFirstWord));
+  }
 
  private:
+  TokenizerFile file_of(size_t count) const;  // of the first words
   template <typename Use>
   void for_each_id(std::string_view text, Use use) const;
 

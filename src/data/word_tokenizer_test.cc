@@ -101,6 +101,21 @@ TEST(WordCounts, DependNeitherOnOrderNorOnCuts) {
             make_word_tokenizer(whole, {.min_frequency = 1})->file());
 }
 
+// What a model knows does not depend on words that are only copied.
+TEST(WordTokenizer, RareWordsAreNoPartOfTheVocabularyFile) {
+  auto made = [](const char* rare, const char* frequent) {
+    WordCounts counts;
+    counts.add("a a b b c", true);
+    counts.add(rare, false);
+    counts.add(frequent, true);
+    return make_word_tokenizer(counts, {.min_frequency = 2});
+  };
+  const auto one = made("x", ""), two = made("y z", ""), three = made("x", "c");
+  EXPECT_NE(one->file(), two->file());
+  EXPECT_EQ(one->vocabulary_file(), two->vocabulary_file());
+  EXPECT_NE(one->vocabulary_file(), three->vocabulary_file());
+}
+
 TEST(WordCounts, GrowWithTheirWords) {
   WordCounts counts;
   for (int round = 0; round < 3; ++round)

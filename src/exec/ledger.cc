@@ -5,9 +5,9 @@
 namespace millrace {
 
 std::string_view owner_name(Owner owner) {
-  constexpr std::string_view kNames[kOwners] = {"residual",   "input_wait", "h2d",        "forward",
-                                                "backward",   "optimizer",  "comm",       "eval",
-                                                "checkpoint", "logging",    "idle_launch"};
+  constexpr std::string_view kNames[kOwners] = {
+      "residual", "input_wait", "h2d",        "forward",    "backward", "optimizer",
+      "comm",     "eval",       "eval_texts", "checkpoint", "logging",  "idle_launch"};
   return kNames[static_cast<size_t>(owner)];
 }
 

@@ -28,11 +28,12 @@ enum class Owner : uint8_t {
   optimizer,
   comm,
   eval,
+  eval_texts,
   checkpoint,
   logging,
   idle_launch
 };
-constexpr size_t kOwners = 11;
+constexpr size_t kOwners = 12;
 std::string_view owner_name(Owner owner);
 
 // Times of one plan's nodes, summed over its runs.

@@ -1,6 +1,7 @@
 #include "train/beam_search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -150,24 +151,13 @@ class Search {
 
 }  // namespace
 
-BeamSearch::BeamSearch(const Model& model, int64_t sources, int64_t max_source, int64_t max_length,
-                       const BeamOptions& options, const PassOptions& passes, Backend& backend)
-    : copies_(model.takes().open_words),
-      sources_(sources),
-      max_source_(max_source),
-      max_length_(max_length),
-      options_(options),
-      plans_(make_beam_plans(model,
-                             {.batch = sources * options.beam,
-                              .length = 1,
-                              .source = max_source,
-                              .beams = options.beam},
-                             max_length, passes, backend)) {
-  const Plan* const all[] = {&plans_.encode, &plans_.decode};
-  refresh_ = make_refresh_plan(all, backend);
-  session_ = std::make_unique<Session>(
-      backend, std::vector<const Plan*>{&plans_.encode, &plans_.decode, &refresh_});
-}
+BeamSession::BeamSession(const Model& model, const BeamRoom& room, const BeamOptions& options,
+                         const PassOptions& passes, Backend& backend)
+    : plans_(make_beam_plans(model, room, options.beam, passes, backend)),
+      refresh_(
+          make_refresh_plan(std::array<const Plan*, 2>{&plans_.encode, &plans_.decode}, backend)),
+      session_(backend, {&plans_.encode, &plans_.decode, &refresh_}),
+      beam_(model, session_, 0, room, options) {}
 
 BeamSource source_to_copy(const Tokenizer& tokenizer, std::string_view text, const TextPlace& place,
                           std::vector<std::string>& rare) {
@@ -181,7 +171,7 @@ BeamSource source_to_copy(const Tokenizer& tokenizer, std::string_view text, con
 }
 
 std::vector<int32_t> BeamSearch::encode(std::span<const BeamSource> sources) {
-  const auto E = static_cast<size_t>(sources_), S = static_cast<size_t>(max_source_);
+  const auto E = static_cast<size_t>(room_.sources), S = static_cast<size_t>(room_.max_source);
   MR_CHECK(sources.size() <= E, "{} sources for {}", sources.size(), E);
   std::vector<int32_t> ids(E * S), lengths(E, 1);
   for (size_t e = 0; e < sources.size(); ++e) {
@@ -192,9 +182,9 @@ std::vector<int32_t> BeamSearch::encode(std::span<const BeamSource> sources) {
     std::copy_n(source.begin(), length, ids.begin() + static_cast<std::ptrdiff_t>(e * S));
     lengths[e] = static_cast<int32_t>(length);
   }
-  session_->write_input<int32_t>(kEncode, "source", ids);
-  session_->write_input<int32_t>(kEncode, "source_lengths", lengths);
-  if (session_->has(kBeamPlaces)) {  // the model keeps a source in each of its rows
+  session_.write_input<int32_t>(encode_, "source", ids);
+  session_.write_input<int32_t>(encode_, "source_lengths", lengths);
+  if (session_.has(kBeamPlaces)) {  // the model keeps a source in each of its rows
     const auto K = static_cast<size_t>(options_.beam), R = E * K;
     std::vector<int32_t> of_row(R), counts(R), places(R * S);
     for (size_t r = 0; r < R; ++r) {
@@ -202,39 +192,40 @@ std::vector<int32_t> BeamSearch::encode(std::span<const BeamSource> sources) {
       counts[r] = lengths[r / K];
       for (size_t s = 0; s < S; ++s) places[r * S + s] = static_cast<int32_t>(r / K * S + s);
     }
-    session_->write<int32_t>(kBeamSources, of_row);
-    session_->write<int32_t>(kBeamLengths, counts);
-    session_->write<int32_t>(kBeamPlaces, places);
+    session_.write_input<int32_t>(encode_, kBeamSources, of_row);
+    session_.write_input<int32_t>(decode_, kBeamLengths, counts);
+    session_.write_input<int32_t>(encode_, kBeamPlaces, places);
   }
-  session_->run(kEncode);
+  session_.run(encode_);
   return lengths;
 }
 
 std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
                                            const TargetTokens& tokens) {
-  const auto E = static_cast<size_t>(sources_), K = static_cast<size_t>(options_.beam), R = E * K,
-             S = static_cast<size_t>(max_source_), C = static_cast<size_t>(max_length_);
+  const auto E = static_cast<size_t>(room_.sources), K = static_cast<size_t>(options_.beam),
+             R = E * K, S = static_cast<size_t>(room_.max_source),
+             C = static_cast<size_t>(room_.max_length);
   const std::vector<int32_t> lengths = encode(sources);
   std::vector<int32_t> last(R, tokens.start), rows(R), history(R * C), moved(R * C);
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<int32_t> parents = rows;
-  session_->write<int32_t>("prompt_row", rows);
+  session_.write_input<int32_t>(decode_, "prompt_row", rows);
   std::vector<Search> searches(sources.size(), Search(options_, tokens));
   std::vector<float> mixed;
-  for (int64_t step = 0; step < max_length_; ++step) {
+  for (int64_t step = 0; step < room_.max_length; ++step) {
     const auto position = static_cast<int32_t>(step);
-    session_->write<int32_t>(prompt_leaf(1), last);
-    session_->write<int32_t>("position", std::span(&position, 1));
+    session_.write_input<int32_t>(decode_, prompt_leaf(1), last);
+    session_.write_input<int32_t>(decode_, "position", std::span(&position, 1));
     if (K > 1) {
-      session_->write<int32_t>(kBeamParents, parents);
-      session_->write<int32_t>(kBeamHistory, history);
+      session_.write_input<int32_t>(decode_, kBeamParents, parents);
+      session_.write_input<int32_t>(decode_, kBeamHistory, history);
     }
-    session_->run(kDecode);
-    const std::vector<float> probabilities = session_->output(kDecode, "probabilities");
+    session_.run(decode_);
+    const std::vector<float> probabilities = session_.output(decode_, "probabilities");
     std::vector<float> gates, attention;
     if (copies_) {
-      gates = session_->output(kDecode, "gate");
-      attention = session_->output(kDecode, "attention");
+      gates = session_.output(decode_, "gate");
+      attention = session_.output(decode_, "attention");
     }
     const size_t V = probabilities.size() / R;
     parents = rows;

@@ -6,7 +6,6 @@
 // with the largest log-probability over length^length_penalty.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -46,27 +45,44 @@ struct Hypothesis {
 
 class BeamSearch {
  public:
-  // Up to `sources` at a time, each of at most `max_source` tokens; targets of at most
-  // `max_length`.
-  BeamSearch(const Model& model, int64_t sources, int64_t max_source, int64_t max_length,
-             const BeamOptions& options, const PassOptions& passes, Backend& backend);
-  // Parameters are written into it, and refresh() called, before anything is searched.
-  Session& session() { return *session_; }
-  void refresh() { session_->run(kRefresh); }
-  int64_t sources() const { return sources_; }
+  // `first_plan` of the session and the one behind it are BeamPlans of this room and beam.
+  BeamSearch(const Model& model, Session& session, size_t first_plan, const BeamRoom& room,
+             const BeamOptions& options)
+      : copies_(model.takes().open_words),
+        session_(session),
+        encode_(first_plan),
+        decode_(first_plan + 1),
+        room_(room),
+        options_(options) {}
+  const BeamRoom& room() const { return room_; }
 
-  // The best hypothesis of each.
+  // The best hypothesis of each, with the weights the session holds.
   std::vector<Hypothesis> search(std::span<const BeamSource> sources, const TargetTokens& tokens);
 
  private:
-  enum : size_t { kEncode, kDecode, kRefresh };
   std::vector<int32_t> encode(std::span<const BeamSource> sources);  // returns their lengths
   bool copies_;
-  int64_t sources_, max_source_, max_length_;
+  Session& session_;
+  size_t encode_, decode_;
+  BeamRoom room_;
   BeamOptions options_;
+};
+
+// A beam search with a session of its own.
+class BeamSession {
+ public:
+  BeamSession(const Model& model, const BeamRoom& room, const BeamOptions& options,
+              const PassOptions& passes, Backend& backend);
+  // Parameters are written into it, and refresh() called, before anything is searched.
+  Session& session() { return session_; }
+  void refresh() { session_.run(2); }
+  BeamSearch& beam() { return beam_; }
+
+ private:
   BeamPlans plans_;
   Plan refresh_;
-  std::unique_ptr<Session> session_;
+  Session session_;
+  BeamSearch beam_;
 };
 
 }  // namespace millrace

@@ -77,9 +77,9 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
   // Puts tokens behind those in the cache; afterwards the logits are those behind the last.
   auto run = [&](size_t plan, std::span<const int32_t> tokens, size_t count) {
     const auto position = static_cast<int32_t>(cached), row = static_cast<int32_t>(count) - 1;
-    session.write<int32_t>(prompt_leaf(std::ssize(tokens)), tokens);
-    session.write<int32_t>("position", std::span(&position, 1));
-    session.write<int32_t>("prompt_row", std::span(&row, 1));
+    session.write_input<int32_t>(plan, prompt_leaf(std::ssize(tokens)), tokens);
+    session.write_input<int32_t>(plan, "position", std::span(&position, 1));
+    session.write_input<int32_t>(plan, "prompt_row", std::span(&row, 1));
     session.run(plan);
     cached += count;
   };

@@ -231,13 +231,27 @@ DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOp
           make_plan(build_decode_graph(model, {1, 1}, capacity), options, chooser)};
 }
 
-BeamPlans make_beam_plans(const Model& model, BatchShape shape, int64_t capacity,
+BeamPlans make_beam_plans(const Model& model, const BeamRoom& room, int64_t beam,
                           const PassOptions& options, KernelChooser& chooser) {
+  const BatchShape shape{
+      .batch = room.sources * beam, .length = 1, .source = room.max_source, .beams = beam};
   Builder b;
   b.training = false;
-  b.output("probabilities", b.op("softmax", {model.build_decode(b, shape, capacity)}));
-  return {make_plan(build_encode_graph(model, shape), options, chooser),
-          make_plan(b.finish(), options, chooser)};
+  b.output("probabilities", b.op("softmax", {model.build_decode(b, shape, room.max_length)}));
+  auto plan = [&](Graph graph) {
+    for (Node& n : graph.nodes)
+      if (n.leaf == Leaf::cache) n.name = "beam." + n.name;
+    return make_plan(graph, options, chooser);
+  };
+  return {plan(build_encode_graph(model, shape)), plan(b.finish())};
+}
+
+BeamRoom validation_room(const Model& model, const Settings& settings) {
+  // Enough that a step of all of them is worth its start, few enough that their caches are small
+  // beside what training keeps.
+  constexpr int64_t kAtOnce = 16;
+  const MaxLengths most = model.max_lengths();
+  return {std::min(kAtOnce, settings.eval_texts), most.source, most.target};
 }
 
 Plan make_refresh_plan(std::span<const Plan* const> plans, KernelChooser& chooser) {
@@ -259,8 +273,8 @@ std::vector<const Plan*> Programs::plans() const {
   std::vector<const Plan*> list;
   for (const auto* of : {&steps, &accumulates, &evaluates})
     for (const Plan& plan : *of) list.push_back(&plan);
-  if (!generation.decode.graph.nodes.empty())
-    list.insert(list.end(), {&generation.prefill, &generation.decode});
+  if (generates()) list.insert(list.end(), {&generation.prefill, &generation.decode});
+  if (writes_texts()) list.insert(list.end(), {&texts.encode, &texts.decode});
   if (!refresh.graph.nodes.empty()) list.push_back(&refresh);
   return list;
 }
@@ -280,6 +294,10 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
   DecodePlans generation;
   if (model.can_draw())
     generation = make_decode_plans(model, model.max_lengths().target, options, backend);
+  BeamPlans texts;
+  if (settings.eval_texts > 0 && model.takes().pairs)
+    texts = make_beam_plans(model, validation_room(model, settings), settings.eval_beam, options,
+                            backend);
   // A step is captured twice, once to be timed; each only when its shape comes.
   auto captured = [](const std::vector<Graph>& graphs, int64_t runs) {
     return std::min(2 * std::ssize(graphs), runs > 0 ? runs : INT64_MAX);
@@ -290,7 +308,7 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
                              captured(accumulates, updates * (settings.grad_accum - 1)) +
                              std::ssize(evaluates));
   auto attempt = [&](const PassOptions& with) {
-    Programs p{{}, {}, {}, generation, {}, with, overhead};
+    Programs p{{}, {}, {}, generation, texts, {}, with, overhead};
     // Timing the products of one shape takes a second; those of dozens would be a long wait.
     auto plan_all = [&](const std::vector<Graph>& graphs, std::vector<Plan>& plans) {
       for (const Graph& graph : graphs) {

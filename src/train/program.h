@@ -45,12 +45,19 @@ inline int64_t prefill_chunk(int64_t capacity) { return std::min<int64_t>(64, ca
 DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
                               KernelChooser& chooser);
 
-// Beam search: sources, and one more token for every row; output probabilities.
+// Beam search: sources, and one more token for every row; output probabilities. Their caches have
+// names of their own, so that DecodePlans may stand beside them in a session.
 struct BeamPlans {
   Plan encode, decode;
 };
-BeamPlans make_beam_plans(const Model& model, BatchShape shape, int64_t capacity,
+// What a search has room for at a time.
+struct BeamRoom {
+  int64_t sources = 1, max_source = 0, max_length = 0;  // of a source, of a target
+};
+BeamPlans make_beam_plans(const Model& model, const BeamRoom& room, int64_t beam,
                           const PassOptions& options, KernelChooser& chooser);
+// For the texts that validation writes while a run trains.
+BeamRoom validation_room(const Model& model, const Settings& settings);
 
 // What batches training and validation read; the largest comes first.
 struct ProgramShapes {
@@ -65,6 +72,8 @@ struct Programs {
   std::vector<Plan> steps, accumulates, evaluates;
   // Of sample text, with a cache of training.max_length tokens; empty when the model writes none.
   DecodePlans generation;
+  // Of the texts that validation writes (training.eval_texts); empty when it writes none.
+  BeamPlans texts;
   Plan refresh;  // makes the 16-bit copies of the parameters anew; empty when there are none
   PassOptions passes;
   // Of a device, beside the arena: context and libraries, where they were measured.
@@ -78,6 +87,9 @@ struct Programs {
   size_t evaluate_plan(size_t shape = 0) const { return steps.size() + accumulates.size() + shape; }
   size_t prefill_plan() const { return evaluate_plan(evaluates.size()); }
   size_t decode_plan() const { return prefill_plan() + 1; }
+  bool generates() const { return !generation.decode.graph.nodes.empty(); }
+  bool writes_texts() const { return !texts.decode.graph.nodes.empty(); }
+  size_t texts_plan() const { return prefill_plan() + (generates() ? 2 : 0); }
   size_t refresh_plan() const { return plans().size() - 1; }
   int64_t total_bytes() const { return layout_session(plans()).total_bytes(); }  // the arena
   // What must fit: the arena, and the overhead as far as it is known.

@@ -24,4 +24,10 @@ std::string describe(const EpochReport& r) {
   return text + ")";
 }
 
+std::string describe_evaluation(int64_t step, const Metrics& metrics, bool best) {
+  std::string text = fmt::format("step={} ", step);
+  for (const auto& [name, value] : metrics) text += fmt::format("{}={:.4f} ", name, value);
+  return text + (best ? "best=yes" : "best=no");
+}
+
 }  // namespace millrace

@@ -31,6 +31,7 @@ std::string describe(const StepReport& report);
 std::string describe(const EpochReport& report);
 
 using Metrics = std::map<std::string, double>;
+std::string describe_evaluation(int64_t step, const Metrics& metrics, bool best);
 
 // Who watches: the terminal in the program, nobody in tests.
 class TrainObserver {

@@ -222,6 +222,16 @@ void Settings::declare(Schema& s) {
       .help(
           "Validation windows overlap by so many tokens, which are read but not scored: every "
           "scored token has at least this much before it.");
+  s.integer("training.eval_texts", &eval_texts)
+      .range(0, 1e9)
+      .help(
+          "Models of source and target: validation also writes the targets of so many pairs, the "
+          "first ones, and measures eval/bleu, eval/chrf, eval/rouge1, eval/rouge2 and "
+          "eval/rougeL; 0: none.");
+  s.integer("training.eval_beam", &eval_beam)
+      .range(1, 64)
+      .help(
+          "Hypotheses that each of these texts is the best of; 1: the likeliest token each time.");
   s.integer("training.log_interval", &log_interval)
       .range(1, 1e9)
       .help("Updates between metric lines.");
@@ -243,7 +253,9 @@ void Settings::declare(Schema& s) {
       .range(0, 1e9)
       .help("How many of the best by checkpoint.metric stay; 0: none is saved for being best.");
   s.text("checkpoint.metric", &checkpoint.metric)
-      .help("What best means: eval/loss, eval/perplexity or another metric of validation.");
+      .help(
+          "What best means: eval/loss, eval/perplexity or, with training.eval_texts, eval/bleu, "
+          "eval/chrf, eval/rouge1, eval/rouge2 or eval/rougeL.");
   s.choice("checkpoint.goal", &checkpoint.goal, {"auto", "min", "max"})
       .help("auto: losses, perplexities and errors are to be small, others large.");
 
@@ -374,6 +386,11 @@ double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t s
                                               std::max(1e-12, schedule.decay_fraction));
   }
   return peak;
+}
+
+double average_rate_at(double decay, int64_t step) {
+  const auto t = static_cast<double>(step);
+  return 1 - std::min(decay, (1 + t) / (10 + t));
 }
 
 }  // namespace millrace

@@ -81,6 +81,7 @@ struct Settings {
   double ema_decay = 0;
   std::vector<Duration> eval_every;
   int64_t max_eval_batches = 0, eval_context = 0, log_interval = 10;
+  int64_t eval_texts = 0, eval_beam = 1;
   int64_t early_stop_patience = 0;
   double early_stop_delta = 0;
   CheckpointSettings checkpoint;
@@ -118,5 +119,8 @@ RunLength run_length(const Settings& settings, double updates_per_epoch, double 
 // The learning rate of `step` (0-based).
 double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t step,
                         const RunLength& length);
+// The share of new weights in their average: it follows quickly while there is little to average
+// (as in TensorFlow's ExponentialMovingAverage).
+double average_rate_at(double decay, int64_t step);
 
 }  // namespace millrace

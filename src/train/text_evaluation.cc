@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 
 #include "train/bleu.h"
 #include "train/chrf.h"
@@ -38,27 +40,52 @@ class PairsInOrder {
   const Split& split_;
 };
 
+// Texts beside what they should be.
+struct TextScores {
+  Bleu bleu;
+  Chrf chrf;
+  Rouge rouge;
+  int64_t texts = 0;
+
+  void add(const std::string& hypothesis, const std::string& reference) {
+    bleu.add(hypothesis, reference);
+    chrf.add(hypothesis, reference);
+    rouge.add(hypothesis, reference);
+    ++texts;
+  }
+  Metrics metrics() const {
+    const Rouge::Scores scores = rouge.mean();
+    Metrics all{{"eval/bleu", bleu.score()},
+                {"eval/chrf", chrf.score()},
+                {"eval/rouge1", scores.rouge1.f1},
+                {"eval/rouge2", scores.rouge2.f1},
+                {"eval/rougeL", scores.rougeL.f1}};
+    if (texts == 0)
+      for (auto& [name, value] : all) value = NAN;
+    return all;
+  }
+};
+
 }  // namespace
 
-Metrics evaluate_texts(const Model& model, const Settings& settings, const Dataset& data,
-                       Backend& backend, const fs::path& folder, const TextEvaluation& options) {
-  if (!model.takes().pairs || !data.validation.tokens) return {};
-  const MaxLengths most = model.max_lengths();
-  BeamSearch beam(model, options.at_once, most.source, most.target, options.beam,
-                  settings.pass_options(), backend);
-  load_model(folder, beam.session(), model);
-  beam.refresh();
+std::vector<std::string> text_metric_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : TextScores().metrics()) names.push_back(name);
+  return names;
+}
+
+std::optional<Metrics> evaluate_texts(const Model& model, const Dataset& data, BeamSearch& beam,
+                                      int64_t most, const std::function<bool()>& stop) {
+  TextScores scores;
+  if (!data.validation.tokens) return scores.metrics();
   const PairsInOrder pairs(data, data.validation);
   const Tokenizer& tokenizer = data.tokenizer();
   const TargetTokens target{data.target_start(), data.end_id, tokenizer.unknown_id(),
                             std::min(model.vocab_size(), tokenizer.vocab_size())};
-  const int64_t count = options.most > 0 ? std::min(options.most, pairs.size()) : pairs.size();
-  Bleu bleu;
-  Chrf chrf;
-  Rouge rouge;
-  for (int64_t first = 0; first < count; first += options.at_once) {
-    const int64_t here = std::min(options.at_once, count - first);
-    std::vector<BeamSource> sources(static_cast<size_t>(here));
+  const int64_t count = std::min(most, pairs.size()), at_once = beam.room().sources;
+  for (int64_t first = 0; first < count; first += at_once) {
+    if (stop()) return std::nullopt;
+    std::vector<BeamSource> sources(static_cast<size_t>(std::min(at_once, count - first)));
     std::vector<std::vector<std::string>> rare(sources.size());
     for (size_t i = 0; i < sources.size(); ++i) {
       const int64_t number = first + static_cast<int64_t>(i);
@@ -68,20 +95,24 @@ Metrics evaluate_texts(const Model& model, const Settings& settings, const Datas
       if (sources[i].ids.empty()) sources[i].ids.push_back(data.end_id);
     }
     const auto found = beam.search(sources, target);
-    for (size_t i = 0; i < sources.size(); ++i) {
-      const std::string hypothesis = tokenizer.decode_extended(found[i].tokens, rare[i]),
-                        reference = pairs.target_text(first + static_cast<int64_t>(i));
-      bleu.add(hypothesis, reference);
-      chrf.add(hypothesis, reference);
-      rouge.add(hypothesis, reference);
-    }
+    for (size_t i = 0; i < sources.size(); ++i)
+      scores.add(tokenizer.decode_extended(found[i].tokens, rare[i]),
+                 pairs.target_text(first + static_cast<int64_t>(i)));
   }
-  const Rouge::Scores scores = rouge.mean();
-  return {{"eval/bleu", bleu.score()},
-          {"eval/chrf", chrf.score()},
-          {"eval/rouge1", scores.rouge1.f1},
-          {"eval/rouge2", scores.rouge2.f1},
-          {"eval/rougeL", scores.rougeL.f1}};
+  return scores.metrics();
+}
+
+Metrics evaluate_texts(const Model& model, const Settings& settings, const Dataset& data,
+                       Backend& backend, const fs::path& folder, const TextEvaluation& options) {
+  if (!model.takes().pairs) return {};
+  const MaxLengths most = model.max_lengths();
+  BeamSession own(model, {options.at_once, most.source, most.target}, options.beam,
+                  settings.pass_options(), backend);
+  load_model(folder, own.session(), model);
+  own.refresh();
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  return *evaluate_texts(model, data, own.beam(), options.most > 0 ? options.most : kAll,
+                         [] { return false; });
 }
 
 }  // namespace millrace

@@ -15,5 +15,10 @@ struct TextEvaluation {
 // With the weights of a folder. Nothing for a model that takes no pairs.
 Metrics evaluate_texts(const Model& model, const Settings& settings, const Dataset& data,
                        Backend& backend, const fs::path& folder, const TextEvaluation& options);
+// With the weights that the search's session holds, of the first `most` pairs. Nothing when `stop`
+// said so in between; NaN when there is nothing to validate on.
+std::optional<Metrics> evaluate_texts(const Model& model, const Dataset& data, BeamSearch& beam,
+                                      int64_t most, const std::function<bool()>& stop);
+std::vector<std::string> text_metric_names();
 
 }  // namespace millrace

@@ -16,17 +16,11 @@
 #include "train/generate.h"
 #include "train/health.h"
 #include "train/signals.h"
+#include "train/text_evaluation.h"
 #include "train/weights.h"
 
 namespace millrace {
 namespace {
-
-// The average follows quickly while there is little to average (as in TensorFlow's
-// ExponentialMovingAverage).
-double average_rate(double decay, int64_t step) {
-  const auto t = static_cast<double>(step);
-  return 1 - std::min(decay, (1 + t) / (10 + t));
-}
 
 class Loop {
  public:
@@ -236,7 +230,7 @@ class Loop {
     const float scale = 1.0f / static_cast<float>(batches->scored);
     const auto learning_rate = static_cast<float>(rate(state_.step)),
                number = static_cast<float>(state_.step + 1),
-               average = static_cast<float>(average_rate(s_.ema_decay, state_.step));
+               average = static_cast<float>(average_rate_at(s_.ema_decay, state_.step));
     size_t plan = 0;
     for (int64_t micro = 0; micro < s_.grad_accum; ++micro) {
       const bool last = micro + 1 == s_.grad_accum;
@@ -504,39 +498,38 @@ class Loop {
     const BetweenSteps pause(*this);
     const int64_t begin = now_ns();
     std::optional<double> loss;
+    std::optional<Metrics> texts = Metrics();
     {
       const OwnerScope eval(result_.ledger, Owner::eval);
       const WithAverage weights(*this);
-      loss = validate(data_, session_, programs_.evaluate_plan(), [] { return stop_asked(); });
+      loss = validate(data_, session_, programs_.evaluate_plan(), stop_asked);
+      if (loss && programs_.writes_texts()) texts = write_texts();
     }
-    if (!loss) return false;
+    if (!loss || !texts) return false;
     const OwnerScope logging(result_.ledger, Owner::logging);
-    state_.evaluated_step = state_.step;
     saved_step_ = -1;  // a checkpoint of this step would now say more
-    ++state_.evaluations;
-    const Metrics metrics = metrics_of(*loss);
-    const double value = metrics.at(s_.checkpoint.metric);
-    state_.last_metric = value;
+    Metrics metrics = metrics_of(*loss);
+    metrics.merge(*texts);
     result_.validation_loss = *loss;
-    const double gain =
-        s_.checkpoint.larger_is_better() ? value - state_.best_metric : state_.best_metric - value;
-    const bool better = std::isfinite(value) && (!state_.has_best || gain > s_.early_stop_delta);
-    if (better) {
-      state_.has_best = true;
-      state_.best_metric = value;
-      state_.best_step = state_.step;
-      state_.evaluations_without_gain = 0;
-      best_is_new_ = s_.checkpoint.keep_best > 0;
-    } else {
-      ++state_.evaluations_without_gain;
-    }
+    const bool better = state_.add_evaluation(metrics.at(s_.checkpoint.metric), s_);
+    if (better) best_is_new_ = s_.checkpoint.keep_best > 0;
     observer_.evaluated(state_.step, metrics, better);
     if (run_) {
+      run_->log(describe_evaluation(state_.step, metrics, better));
       Metrics line = metrics;
       line["eval/runtime_s"] = seconds_since(begin);
       run_->metrics("eval", state_.step, line);
     }
     return true;
+  }
+
+  // What the model writes for the first validation pairs; nothing when it is to stop.
+  std::optional<Metrics> write_texts() {
+    const OwnerScope writing(result_.ledger, Owner::eval_texts);
+    refresh();  // an update keeps only those 16-bit copies that it reads itself
+    BeamSearch beam(model_, session_, programs_.texts_plan(), validation_room(model_, s_),
+                    {.beam = s_.eval_beam});
+    return evaluate_texts(model_, data_.set, beam, s_.eval_texts, stop_asked);
   }
 
   void save() {

@@ -54,6 +54,22 @@ Json number(double value) {
 
 }  // namespace
 
+bool TrainerState::add_evaluation(double metric, const Settings& s) {
+  evaluated_step = step;
+  ++evaluations;
+  last_metric = metric;
+  const double gain = s.checkpoint.larger_is_better() ? metric - best_metric : best_metric - metric;
+  if (!std::isfinite(metric) || (has_best && !(gain > s.early_stop_delta))) {
+    ++evaluations_without_gain;
+    return false;
+  }
+  has_best = true;
+  best_metric = metric;
+  best_step = step;
+  evaluations_without_gain = 0;
+  return true;
+}
+
 std::string TrainerState::to_json(int64_t total_steps, double epochs) const {
   Json json = {{"max_steps", total_steps}, {"epoch", epochs}};
   visit(*this, [&](const char* name, const auto& value) {

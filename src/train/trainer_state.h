@@ -48,6 +48,9 @@ struct TrainerState {
   std::string data_digest;    // of the training tokens
   std::string choices;        // algorithms that were chosen by measurement
 
+  // Of the last step, by checkpoint.metric. True: no other was as good.
+  bool add_evaluation(double metric, const Settings& settings);
+
   std::string to_json(int64_t total_steps, double epochs) const;
   static TrainerState from_json(std::string_view text, const std::string& where);
   static TrainerState of_checkpoint(const fs::path& folder);

@@ -393,6 +393,16 @@ run generate "$pairs" --prompt 'one two 3' --beam 0 --temperature 0 --max-tokens
 report "generate --beam 0 draws" "$([ "$code" -eq 0 ] && grep -qE '^([0-9]+ ){1,4}$' "$work/out" || echo "  exit code $code")"
 run eval "$pairs" --json
 report "eval of pairs" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"eval/bleu": ' "$work/out" && grep -q '"eval/rougeL": ' "$work/out" || echo "  exit code $code, or no BLEU")"
+run train pairs.yaml --run-name texts training.eval_texts=2 training.eval_every=1 checkpoint.metric=eval/chrf
+holds "validation writes texts" 0 '  BLEU ' '  chrF ' '  ROUGE-1/2/L ' 'eval_texts ' 'best         eval/chrf '
+report "their metrics are in the files" "$([ "$(grep -c '"eval/rougeL":' runs/latest/metrics.jsonl)" -eq 2 ] && grep -q 'eval/bleu=' runs/latest/train.log && grep -q 'eval/chrf' runs/latest/tb/* && grep -q '"eval/chrf"' runs/latest/checkpoints/*/manifest.json || echo "  missing in metrics.jsonl, train.log, tb/ or a manifest")"
+refused "a metric of texts without texts" 2 'writes no texts' 'checkpoint.metric=eval/rouge2' 'expected: training.eval_texts' 'got:      0' 'remedy:   training.eval_texts=' -- train pairs.yaml checkpoint.metric=eval/rouge2
+refused "texts of a model without targets" 2 'has no targets' 'training.eval_texts=5' 'expected: 0' 'got:      5' 'remedy:' -- train good.yaml training.eval_texts=5
+echo 'one two qwertz' >other.source
+echo 'zyxwv three' >other.target
+run train pairs.yaml --run-name words data.tokenizer=word data.validation=pairs.source data.validation_target=pairs.target
+run eval runs/latest data.validation=other.source data.validation_target=other.target
+holds "eval on other data, with rare words of its own" 0 'eval/loss ' 'eval/bleu '
 refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate "$pairs" --prompt one --beam 1000
 refused "an input that is not there" 2 'nowhere.txt' 'expected:' 'remedy:' -- generate "$pairs" --input nowhere.txt
 refused "a model of pairs without targets" 2 'reads pairs of source and target' '`data.train`' 'expected: data.train_target' 'remedy:' -- train pairs.yaml data.train_target=[]

@@ -17,6 +17,7 @@
 #include "core/file.h"
 #include "io/safetensors.h"
 #include "tests/crash/record.h"
+#include "tests/model/small_family.h"
 #include "train/checkpoint.h"
 #include "train/run_folder.h"
 
@@ -279,7 +280,38 @@ TEST_F(CrashTest, KillMinusNine) {
                   done.kills, done.in_save, done.completed));
 }
 
-TEST_F(CrashTest, SaveAndReloadAfterEveryStep) {
+// Every family, and what validation writes where a model reads pairs.
+class FamilyCrashTest : public CrashTest, public testing::WithParamInterface<std::string> {
+ protected:
+  void write_config() override {
+    std::string config = kConfig;
+    auto replace = [&](const std::string& old, const std::string& by) {
+      ASSERT_NE(config.find(old), config.npos) << old;
+      config.replace(config.find(old), old.size(), by);
+    };
+    replace("{d_model: 16, num_layers: 2, num_heads: 2, dropout: 0.1}",
+            fmt::format("{{type: {}, {}}}", GetParam(), small_keys(GetParam(), 16, 0.1)));
+    if (make_model(GetParam())->takes().pairs) {
+      std::ofstream sources(folder_ / "sources.txt"), targets(folder_ / "targets.txt");
+      for (int i = 0; i < 120; ++i) {
+        sources << "the" << (i % 3 == 0 ? " old" : "") << " number " << i << " is here\n";
+        targets << "number " << i << (i % 5 == 0 ? " again" : "") << "\n";
+      }
+      replace("{train: builtin:grammar, grammar_chars: 6000, sampling: sequential}",
+              "{train: sources.txt, train_target: targets.txt, format: lines, tokenizer: word}");
+      replace("ema_decay: 0.9", "ema_decay: 0.9, eval_texts: 7, eval_beam: 2");
+      replace("{every: 2}", "{every: 2, metric: eval/chrf}");
+    }
+    std::ofstream(folder_ / "c.yaml") << config;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Model, FamilyCrashTest, testing::ValuesIn(model_families()),
+                         [](const auto& tested) { return tested.param; });
+
+TEST_P(FamilyCrashTest, SaveAndReloadAfterEveryStep) {
+  const bool writes = std::any_of(reference_.metrics.begin(), reference_.metrics.end(),
+                                  [](const Json& row) { return row.contains("eval/chrf"); });
+  EXPECT_EQ(writes, make_model(GetParam())->takes().pairs);
   int sittings = 0, code = 0;
   do {
     std::vector<std::string> words = resume_words();
@@ -291,8 +323,18 @@ TEST_F(CrashTest, SaveAndReloadAfterEveryStep) {
   ASSERT_EQ(code, 0) << read_file(folder_ / "err");
   EXPECT_EQ(sittings, kSteps);
   expect_same_as_uninterrupted();
-  record("saved and reloaded after every step, threads 1, 2, 4 mixed: the same bits", sittings,
-         fmt::format("{} sittings of one step, bit-equal", sittings));
+  record(fmt::format("{} saved and reloaded after every step, threads 1, 2, 4 mixed: the same bits",
+                     GetParam()),
+         sittings, fmt::format("{} sittings of one step, bit-equal", sittings));
+}
+
+TEST_P(FamilyCrashTest, KillMinusNine) {
+  const Kills done = kill_and_resume(full_counts() ? 200 : 20, /*aim=*/false);
+  record(
+      fmt::format("kill -9 of {} at random moments: final weights, moments and metrics bit-equal",
+                  GetParam()),
+      done.kills,
+      fmt::format("{} kills; {} runs completed, all bit-equal", done.kills, done.completed));
 }
 
 TEST_F(CrashTest, Sigterm) {

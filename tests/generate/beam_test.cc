@@ -9,6 +9,7 @@
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "tests/graph/tiny_model.h"
+#include "tests/model/small_family.h"
 #include "tests/parity/cuda_device.h"
 #include "train/beam_search.h"
 #include "train/generate.h"
@@ -48,15 +49,15 @@ class BeamTest : public testing::TestWithParam<Case> {
   }
   std::vector<Hypothesis> found(const std::vector<std::vector<int32_t>>& list, int64_t at_once,
                                 const BeamOptions& options) {
-    BeamSearch beam(*tiny.model, at_once, kSource, kLength, options, {}, *backend);
-    write_weights(beam.session(), *tiny.model);
-    beam.refresh();
+    BeamSession own(*tiny.model, {at_once, kSource, kLength}, options, {}, *backend);
+    write_weights(own.session(), *tiny.model);
+    own.refresh();
     std::vector<Hypothesis> all;
     for (size_t i = 0; i < list.size(); i += static_cast<size_t>(at_once)) {
       const size_t count = std::min(static_cast<size_t>(at_once), list.size() - i);
       std::vector<BeamSource> batch;
       for (size_t k = i; k < i + count; ++k) batch.push_back({list[k], list[k]});
-      for (Hypothesis& h : beam.search(batch, kTokens)) all.push_back(std::move(h));
+      for (Hypothesis& h : own.beam().search(batch, kTokens)) all.push_back(std::move(h));
     }
     return all;
   }
@@ -146,19 +147,18 @@ class SlowBeam {
   Session session_;
 };
 
-std::vector<Case> families_of_pairs() {
+std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const std::string& family : model_families())
-    if (const auto model = make_model(family); model->takes().pairs && model->can_draw()) {
-      list.push_back({family, false});
-      if (test_device().backend) list.push_back({family, true});  // CudaDevice.IsUsed says if not
-    }
+  for (const std::string& family :
+       families_that([](const Model& m) { return m.takes().pairs && m.can_draw(); })) {
+    list.push_back({family, false});
+    if (test_device().backend) list.push_back({family, true});  // CudaDevice.IsUsed says if not
+  }
   return list;
 }
-INSTANTIATE_TEST_SUITE_P(Model, BeamTest, testing::ValuesIn(families_of_pairs()),
-                         [](const auto& tested) {
-                           return tested.param.family + (tested.param.cuda ? "_cuda" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(Model, BeamTest, testing::ValuesIn(cases()), [](const auto& tested) {
+  return tested.param.family + (tested.param.cuda ? "_cuda" : "");
+});
 
 TEST_P(BeamTest, FindsWhatTheSlowWayFinds) {
   SlowBeam slow(*tiny.model, *backend);
@@ -223,14 +223,14 @@ TEST(CopyingBeam, AHypothesisHasTheScoreOfTheLoss) {
   }
   int64_t rare = 0;
   for (const int64_t width : {1, 3, 4}) {
-    BeamSearch beam(*tiny.model, 3, kSource, kLength, {.beam = width, .length_penalty = 0}, {},
+    BeamSession own(*tiny.model, {3, kSource, kLength}, {.beam = width, .length_penalty = 0}, {},
                     *backend);
-    initialize(beam.session(), *tiny.model, 1);
-    beam.refresh();
+    initialize(own.session(), *tiny.model, 1);
+    own.refresh();
     const TargetTokens target{.start = 1, .end = 2, .unknown = 0, .count = V};
     for (size_t first = 0; first < sources.size(); first += 3) {
       const size_t count = std::min<size_t>(3, sources.size() - first);
-      const auto found = beam.search(std::span(sources).subspan(first, count), target);
+      const auto found = own.beam().search(std::span(sources).subspan(first, count), target);
       for (size_t i = 0; i < count; ++i) {
         const BeamSource& source = sources[first + i];
         std::vector<int32_t> tokens{target.start}, targets = found[i].tokens;

@@ -6,6 +6,7 @@
 #include "cpu/machine.h"
 #include "tests/graph/poisoned_backend.h"
 #include "tests/graph/tiny_model.h"
+#include "tests/model/small_family.h"
 
 namespace millrace {
 namespace {
@@ -101,14 +102,38 @@ TEST_F(Memory, TheLeastRecomputationThatFitsIsTaken) {
             Recompute{});
 }
 
+// A plan of generation: every input at zero, sources as long as they can be.
+void run_plainly(Session& session, const Plan& plan, size_t number, int64_t source_length) {
+  for (const Node& n : plan.graph.nodes) {
+    if (n.leaf != Leaf::input) continue;
+    const int64_t value = n.name.ends_with("lengths") ? source_length : 0;
+    session.write_input<int32_t>(
+        number, n.name,
+        std::vector<int32_t>(static_cast<size_t>(n.out[0].numel()), static_cast<int32_t>(value)));
+  }
+  session.run(number);
+  for (const auto& [name, value] : plan.graph.outputs)
+    for (const float x : session.output(number, name))
+      ASSERT_TRUE(std::isfinite(x)) << name << ": read what nobody wrote";
+}
+
 TEST_F(Memory, PredictedIsAllocatedIsTouched) {
-  for (const std::string& keys :
-       {std::string(kGpt2Keys), std::string(kLlamaKeys), std::string(kGpt2Keys) + ", dropout: 0.1"})
+  struct Case {
+    std::string family, keys;
+  };
+  std::vector<Case> cases{{"gpt", kLlamaKeys}};
+  for (const std::string& family : model_families())
+    for (const double dropout : {0.0, 0.1})
+      cases.push_back({family, small_keys(family, 24, dropout)});
+  for (const auto& [family, keys] : cases)
     for (int64_t limit : {0, 1}) {
-      SCOPED_TRACE(fmt::format("{} limit {}", keys, limit));
-      TinyModel tiny(keys);
+      SCOPED_TRACE(fmt::format("{} {} limit {}", family, keys, limit));
+      const bool pairs = make_model(family)->takes().pairs;
+      TinyModel tiny(keys, {2, 12, false, pairs ? 10 : 0}, family);
       tiny.settings.memory_limit = limit;
+      tiny.settings.eval_texts = tiny.settings.eval_beam = 2;
       const Programs programs = make_programs(*tiny.model, tiny.settings, tiny.shape, backend_);
+      EXPECT_EQ(programs.writes_texts(), pairs);
       for (const Plan* plan : programs.plans()) verify_memory(*plan);
       Session session(backend_, programs.plans());
       EXPECT_EQ(programs.total_bytes(), session.allocated_bytes());
@@ -120,17 +145,9 @@ TEST_F(Memory, PredictedIsAllocatedIsTouched) {
       const Trained done = train_steps(session, 0, tiny, 2);
       for (float loss : done.losses) EXPECT_TRUE(std::isfinite(loss)) << "read what nobody wrote";
       session.run(programs.evaluate_plan());
-      std::vector<int32_t> prompt(static_cast<size_t>(tiny.shape.length), 1);
-      session.write<int32_t>(prompt_leaf(tiny.shape.length), prompt);
-      session.write<int32_t>("position", std::vector<int32_t>{0});
-      session.write<int32_t>("prompt_row", std::vector<int32_t>{3});
-      session.run(programs.prefill_plan());
-      session.write<int32_t>(prompt_leaf(1), std::vector<int32_t>{1});
-      session.write<int32_t>("position", std::vector<int32_t>{4});
-      session.write<int32_t>("prompt_row", std::vector<int32_t>{0});
-      session.run(programs.decode_plan());
-      for (float logit : session.output(programs.decode_plan(), "logits"))
-        EXPECT_TRUE(std::isfinite(logit)) << "read what nobody wrote";
+      const auto plans = programs.plans();
+      for (size_t number = programs.prefill_plan(); number < plans.size(); ++number)
+        run_plainly(session, *plans[number], number, tiny.shape.source);
       EXPECT_TRUE(backend_.scratch().fence_intact()) << "wrote behind the scratch arena";
       EXPECT_TRUE(backend_.state().fence_intact()) << "wrote behind the state";
       // Touched to the end: at most the padding of the last buffer to a cache line is left.

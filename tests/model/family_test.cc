@@ -9,6 +9,7 @@
 #include "cpu/machine.h"
 #include "graph/passes.h"
 #include "tests/graph/tiny_model.h"
+#include "tests/model/small_family.h"
 #include "train/generate.h"
 
 namespace millrace {
@@ -76,13 +77,10 @@ TEST_P(Family, LearnsABatchByHeart) {
 
 // Those whose logits are what they predict. For the others a beam search is compared with their
 // loss, word by word (tests/generate/beam_test.cc).
-std::vector<std::string> families_that_draw() {
-  std::vector<std::string> list = model_families();
-  std::erase_if(list, [](const std::string& family) { return !make_model(family)->can_draw(); });
-  return list;
-}
 class DrawingFamily : public Family {};
-INSTANTIATE_TEST_SUITE_P(Model, DrawingFamily, testing::ValuesIn(families_that_draw()),
+INSTANTIATE_TEST_SUITE_P(Model, DrawingFamily, testing::ValuesIn(families_that([](const Model& m) {
+                           return m.can_draw();
+                         })),
                          [](const auto& tested) { return tested.param; });
 
 // One token after the other, in chunks, and all at once.

@@ -6,6 +6,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/machine.h"
 #include "tests/graph/tiny_model.h"
+#include "tests/model/small_family.h"
 #include "tests/parity/cuda_device.h"
 #include "train/beam_search.h"
 
@@ -30,20 +31,17 @@ class CudaBeam : public testing::TestWithParam<std::string> {
   std::vector<Hypothesis> found(Backend& backend, Precision precision, int64_t beam) {
     PassOptions options;
     options.precision = precision;
-    BeamSearch search(*tiny_.model, kAtOnce, kSource, kLength, {.beam = beam}, options, backend);
-    initialize(search.session(), *tiny_.model, 1);
-    search.refresh();
-    return search.search(sources(), kTokens);
+    BeamSession own(*tiny_.model, {kAtOnce, kSource, kLength}, {.beam = beam}, options, backend);
+    initialize(own.session(), *tiny_.model, 1);
+    own.refresh();
+    return own.beam().search(sources(), kTokens);
   }
   TinyModel tiny_{"num_layers: 2", {2, kLength, false, kSource}, GetParam()};
 };
 
 std::vector<std::string> families() {
-  std::vector<std::string> list;
-  if (test_device().backend)
-    for (const std::string& family : model_families())
-      if (make_model(family)->takes().pairs) list.push_back(family);
-  return list;
+  if (!test_device().backend) return {};
+  return families_that([](const Model& m) { return m.takes().pairs; });
 }
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaBeam);
 INSTANTIATE_TEST_SUITE_P(Model, CudaBeam, testing::ValuesIn(families()),
