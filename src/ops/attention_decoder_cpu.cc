@@ -1,7 +1,7 @@
 // attention_decoder and its gradient. What is sequential goes step by step, every step cut into
 // panels of columns (products) and slices of source places (attention); a slice has its own maximum
 // and sum, as in arXiv 2205.14135. Most of the time goes into tanh, which the gradient computes
-// again where it needs it: kept for all steps it would be far larger than any cache.
+// again, once: kept for all steps it would be far larger than any cache.
 #include <cstring>
 
 #include "cpu/gemm.h"
@@ -25,19 +25,20 @@ constexpr int64_t kPlaces = 64;         // of a slice
 constexpr int64_t kBandRows = 48;       // of a product in one task
 
 // tanh as a quotient of polynomials (the coefficients of Eigen's, error of a few ulp): half the
-// work of vtanh, which goes by exp.
-inline float tanh_of(float x) {
-  constexpr float kMost = 7.90531110763549805f;
-  x = x > kMost ? kMost : x;
-  x = x < -kMost ? -kMost : x;
-  const float z = x * x;
-  float p = z * -2.76076847742355e-16f + 2.00018790482477e-13f;
+// work of vtanh, which goes by exp. For a float and for a vector of them.
+template <typename Float>
+inline Float tanh_of(Float x) {
+  const Float most = Float{} + 7.90531110763549805f;
+  x = x > most ? most : x;
+  x = x < -most ? -most : x;
+  const Float z = x * x;
+  Float p = z * -2.76076847742355e-16f + 2.00018790482477e-13f;
   p = p * z - 8.60467152213735e-11f;
   p = p * z + 5.12229709037114e-08f;
   p = p * z + 1.48572235717979e-05f;
   p = p * z + 6.37261928875436e-04f;
   p = p * z + 4.89352455891786e-03f;
-  float q = z * 1.19825839466702e-06f + 1.18534705686654e-04f;
+  Float q = z * 1.19825839466702e-06f + 1.18534705686654e-04f;
   q = q * z + 2.26843463243900e-03f;
   q = q * z + 4.89352518554385e-03f;
   return x * p / q;
@@ -226,6 +227,38 @@ void pack_gates(const Forward& p, const float* w) {
   }
 }
 
+// e[r] = v . tanh(key of r + q + covered[r] wc), the keys of R places behind each other.
+template <int R, bool kCoverage>
+inline void scores(int64_t A, const float* v, const float* q, const float* wc, const float* keys,
+                   const float* covered, float* e) {
+  Lanes sums[R] = {};
+  auto strip = [&]<typename Float>(int64_t a, Float* to) {
+    const Float factor = load<Float>(v + a), query = load<Float>(q + a);
+    Float cover{};
+    if constexpr (kCoverage) cover = load<Float>(wc + a);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      Float u = load<Float>(keys + r * A + a) + query;
+      if constexpr (kCoverage) u += covered[r] * cover;
+      to[r] += factor * tanh_of(u);
+    }
+  };
+  int64_t a = 0;
+  for (; a + kLanes <= A; a += kLanes) strip(a, sums);
+  for (int r = 0; r < R; ++r) e[r] = across(sums[r], [](Lanes x, Lanes y) { return x + y; });
+  for (; a < A; ++a) strip(a, e);
+}
+
+template <bool kCoverage>
+inline void all_scores(int64_t count, int64_t A, const float* v, const float* q, const float* wc,
+                       const float* keys, const float* covered, float* e) {
+  constexpr int kAtOnce = 4;
+  int64_t s = 0;
+  for (; s + kAtOnce <= count; s += kAtOnce)
+    scores<kAtOnce, kCoverage>(A, v, q, wc, keys + s * A, covered + s, e + s);
+  for (; s < count; ++s) scores<1, kCoverage>(A, v, q, wc, keys + s * A, covered + s, e + s);
+}
+
 // Scores of a slice, their exponentials, and the sum of the memory with these.
 [[gnu::noinline]] void attend_slice(const Call& c, const Forward& p, int64_t t, int64_t b,
                                     int64_t slice, int64_t first, int64_t count) {
@@ -237,15 +270,10 @@ void pack_gates(const Forward& p, const float* w) {
   p.tops[at] = -INFINITY;
   p.sums[at] = 0;
   if (count == 0) return;
-  for (int64_t s = 0; s < count; ++s, keys += A) {
-    if (p.coverage) {
-      const float *wc = c.in(kDecoderWc), covered = p.covered[b * p.S + first + s];
-      e[s] =
-          sum_over(A, [=](int64_t a) { return v[a] * tanh_of(keys[a] + q[a] + covered * wc[a]); });
-    } else {
-      e[s] = sum_over(A, [=](int64_t a) { return v[a] * tanh_of(keys[a] + q[a]); });
-    }
-  }
+  if (p.coverage)
+    all_scores<true>(count, A, v, q, c.in(kDecoderWc), keys, p.covered + b * p.S + first, e);
+  else
+    all_scores<false>(count, A, v, q, nullptr, keys, nullptr, e);
   const float top = max_of(e, count);
 #pragma omp simd
   for (int64_t s = 0; s < count; ++s) e[s] = vexp(e[s] - top);
@@ -314,32 +342,28 @@ void run(const Call& c) {
 
 // --- the gradient
 
-constexpr int64_t kTaskPlaces = 32, kSteps = 64;  // of the pass over all steps at once
-
 struct Backward : Sliced {
   Backward(const Call* c, const OpSite& site)
-      : Sliced(site),
-        rest(site.attrs),
-        memory_of(c ? c->scratch() : nullptr),
-        key_tasks(B * pieces(S, kTaskPlaces)) {
+      : Sliced(site), rest(site.attrs), memory_of(c ? c->scratch() : nullptr) {
     w = memory_of.take(panel_floats(4 * H, H + M));
     wq = memory_of.take(panel_floats(A, H));
     q = memory_of.take(T * B * A);
     dq = memory_of.take(T * B * A);
-    de = memory_of.take(T * B * S);
+    de = memory_of.take(B * S);
     dcontext = memory_of.take(T * B * M);
     covered = memory_of.take(coverage ? T * B * S : 0);
     dcovered = memory_of.take(coverage ? B * S : 0);
     dh = memory_of.take(B * H);
     dots = memory_of.take(B * slices);
     shares = memory_of.take(B * slices * A);
-    key_shares = memory_of.take(key_tasks * A * (coverage ? 2 : 1));
+    dv = memory_of.take(B * slices * A);
+    dwc = memory_of.take(coverage ? B * slices * A : 0);
   }
   DecoderRest rest;
   Pieces memory_of;
-  int64_t key_tasks;
-  // q, dq, de, dcontext and covered (before each step) are those of all steps.
-  float *w, *wq, *q, *dq, *de, *dcontext, *covered, *dcovered, *dh, *dots, *shares, *key_shares;
+  // q, dq, dcontext and covered (before each step) are those of all steps; dv and dwc are sums of
+  // all steps so far, by slices.
+  float *w, *wq, *q, *dq, *de, *dcontext, *covered, *dcovered, *dh, *dots, *shares, *dv, *dwc;
 };
 
 const float* given(const Call& c, const Backward& p, DecoderCotangent which) {
@@ -395,7 +419,7 @@ void from_next_step(const Call& c, const Backward& p, int64_t t) {
   const float *a = c.in(kDecoderAttention) + row * p.S + first, *dcontext = p.dcontext + row * M,
               *memory = c.in(kDecoderMemory) + place * M, *more = given(c, p, kGivenAttention),
               *doverlap = given(c, p, kGivenOverlap);
-  float* da = p.de + row * p.S + first;
+  float* da = p.de + place;
   for (int64_t s = 0; s < count; ++s, memory += M) {
     float sum = sum_over(M, [=](int64_t m) { return dcontext[m] * memory[m]; });
     if (more) sum += more[row * p.S + first + s];
@@ -406,34 +430,56 @@ void from_next_step(const Call& c, const Backward& p, int64_t t) {
   p.dots[b * p.slices + slice] = sum_over(count, [=](int64_t s) { return a[s] * da[s]; });
 }
 
+// Through the softmax and the tanh: a slice's share of dq, and what the step adds to dkeys, dv and
+// dwc.
+template <bool kCoverage>
 [[gnu::noinline]] void score_gradient(const Call& c, const Backward& p, int64_t t, int64_t b,
                                       int64_t slice, int64_t first, int64_t count) {
-  const int64_t row = t * p.B + b, place = b * p.S + first, A = p.A;
+  const int64_t row = t * p.B + b, place = b * p.S + first, A = p.A,
+                share = (b * p.slices + slice) * A;
   const float *a = c.in(kDecoderAttention) + row * p.S + first,
               *keys = c.in(kDecoderKeys) + place * A, *q = p.q + row * A, *v = c.in(kDecoderV),
-              *doverlap = given(c, p, kGivenOverlap);
-  float *de = p.de + row * p.S + first, *dq = p.shares + (b * p.slices + slice) * A;
+              *covered = kCoverage ? p.covered + row * p.S + first : nullptr,
+              *wc = kCoverage ? c.in(p.rest.wc) : nullptr, *doverlap = given(c, p, kGivenOverlap);
+  float *de = p.de + place, *dkeys = c.out(3) + place * A, *dq = p.shares + share,
+        *dv = p.dv + share, *dwc = kCoverage ? p.dwc + share : nullptr;
   float dot = 0;
   for (int64_t i = 0; i < p.slices; ++i) dot += p.dots[b * p.slices + i];
-  std::fill_n(dq, A, 0.0f);
-  for (int64_t s = 0; s < count; ++s, keys += A) {
-    const float d = de[s] = a[s] * (de[s] - dot);
-    if (!p.coverage) {
-#pragma omp simd
-      for (int64_t n = 0; n < A; ++n) {
-        dq[n] += d * v[n] * squash(keys[n] + q[n]).slope;
+  for (int64_t s = 0; s < count; ++s) de[s] = a[s] * (de[s] - dot);
+
+  Lanes asked[kPlaces] = {};  // of what covers each place; the last units, fewer than a vector:
+  float asked_by_last[kPlaces] = {};
+  auto strip = [&]<typename Float>(int64_t n, Float* asked_of) {
+    const Float query = load<Float>(q + n), factor = load<Float>(v + n);
+    Float cover{}, dq_sum{}, dv_sum = load<Float>(dv + n), dwc_sum{};
+    if constexpr (kCoverage) {
+      cover = load<Float>(wc + n);
+      dwc_sum = load<Float>(dwc + n);
+    }
+    for (int64_t s = 0; s < count; ++s) {
+      Float u = load<Float>(keys + s * A + n) + query;
+      if constexpr (kCoverage) u += covered[s] * cover;
+      const Squashed<Float> at = squash(u);
+      const Float du = de[s] * factor * at.slope;
+      store(dkeys + s * A + n, load<Float>(dkeys + s * A + n) + du);
+      dq_sum += du;
+      dv_sum += de[s] * at.y;
+      if constexpr (kCoverage) {
+        dwc_sum += covered[s] * du;
+        asked_of[s] += du * cover;
       }
-      continue;
     }
-    const float *wc = c.in(p.rest.wc), covered = p.covered[row * p.S + first + s];
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t n = 0; n < A; ++n) {
-      const float du = d * v[n] * squash(keys[n] + q[n] + covered * wc[n]).slope;
-      dq[n] += du;
-      sum += du * wc[n];
-    }
-    if (doverlap && !(a[s] < covered)) sum += doverlap[row];
+    store(dq + n, dq_sum);
+    store(dv + n, dv_sum);
+    if constexpr (kCoverage) store(dwc + n, dwc_sum);
+  };
+  int64_t n = 0;
+  for (; n + kLanes <= A; n += kLanes) strip(n, asked);
+  for (; n < A; ++n) strip(n, asked_by_last);
+  if (!kCoverage) return;
+  for (int64_t s = 0; s < count; ++s) {
+    float sum = asked_by_last[s] + across(asked[s], [](Lanes x, Lanes y) { return x + y; });
+    if (doverlap && !(a[s] < covered[s])) sum += doverlap[row];
     p.dcovered[place + s] += sum;
   }
 }
@@ -463,73 +509,6 @@ void from_next_step(const Call& c, const Backward& p, int64_t t) {
       dz[3 * H + j] = dhj * y * o * (1.0f - o);
       dc[j] = dcj * f;
     }
-  }
-}
-
-// Sums over steps [0, steps) for one key, or a vector of them that stand together.
-template <typename Float>
-struct KeySums {
-  Float dk, dv, dwc;
-};
-template <typename Float, bool kCoverage>
-inline KeySums<Float> over_steps(int64_t steps, Float key, Float wc, const float* q,
-                                 int64_t q_stride, const float* de, const float* covered) {
-  KeySums<Float> sums{};
-  for (int64_t t = 0; t < steps; ++t) {
-    Float u = key + load<Float>(q + t * q_stride);
-    if constexpr (kCoverage) u += covered[t] * wc;
-    const Squashed<Float> at = squash(u);
-    const Float slope = de[t] * at.slope;
-    sums.dk += slope;
-    sums.dv += de[t] * at.y;
-    if constexpr (kCoverage) sums.dwc += covered[t] * slope;
-  }
-  return sums;
-}
-
-// dkeys of some places of a sequence, and their share of dv and dwc: a pass over all steps, some at
-// a time, so that what it reads again and again is in cache.
-template <bool kCoverage>
-[[gnu::noinline]] void keys_gradient(const Call& c, const Backward& p, int64_t task) {
-  alignas(64) float de[kTaskPlaces][kSteps], covered[kTaskPlaces][kSteps], q[kSteps * kLanes];
-  const int64_t cuts = pieces(p.S, kTaskPlaces), b = task / cuts, first = task % cuts * kTaskPlaces,
-                rows = std::min(kTaskPlaces, p.S - first), A = p.A,
-                count = std::clamp<int64_t>(p.places(c.ids(kDecoderLengths)[b]) - first, 0, rows);
-  const float *keys = c.in(kDecoderKeys) + (b * p.S + first) * A, *v = c.in(kDecoderV),
-              *wc = kCoverage ? c.in(p.rest.wc) : nullptr;
-  float *dkeys = c.out(3) + (b * p.S + first) * A, *dv = p.key_shares + task * A,
-        *dwc = p.key_shares + (p.key_tasks + task) * A;
-  std::fill_n(dkeys, rows * A, 0.0f);
-  std::fill_n(dv, A, 0.0f);
-  if (kCoverage) std::fill_n(dwc, A, 0.0f);
-  for (int64_t t0 = 0; t0 < p.T; t0 += kSteps) {
-    const int64_t steps = std::min(kSteps, p.T - t0);
-    for (int64_t t = 0; t < steps; ++t)
-      for (int64_t s = 0; s < count; ++s) {
-        const int64_t at = ((t0 + t) * p.B + b) * p.S + first + s;
-        de[s][t] = p.de[at];
-        if (kCoverage) covered[s][t] = p.covered[at];
-      }
-    auto strip = [&]<typename Float>(int64_t a, Float) {
-      constexpr int64_t kWidth = sizeof(Float) / sizeof(float);
-      for (int64_t t = 0; t < steps; ++t)
-        std::copy_n(p.q + ((t0 + t) * p.B + b) * A + a, kWidth, q + t * kWidth);
-      const Float factor = load<Float>(v + a),
-                  cover_factor = kCoverage ? load<Float>(wc + a) : Float{};
-      Float dv_sum = load<Float>(dv + a), dwc_sum{};
-      for (int64_t s = 0; s < count; ++s) {
-        const auto sums = over_steps<Float, kCoverage>(steps, load<Float>(keys + s * A + a),
-                                                       cover_factor, q, kWidth, de[s], covered[s]);
-        store(dkeys + s * A + a, load<Float>(dkeys + s * A + a) + factor * sums.dk);
-        dv_sum += sums.dv;
-        dwc_sum += sums.dwc;
-      }
-      store(dv + a, dv_sum);
-      if (kCoverage) store(dwc + a, load<Float>(dwc + a) + factor * dwc_sum);
-    };
-    int64_t a = 0;
-    for (; a + kLanes <= A; a += kLanes) strip(a, Lanes{});
-    for (; a < A; ++a) strip(a, 0.0f);
   }
 }
 
@@ -567,16 +546,9 @@ void batched(const Call& c, const Backward& p) {
               .c_stride = M,
               .accumulate = false});
   });
-  parallel_tasks(p.key_tasks, [&](int64_t task) {
-    if (p.coverage)
-      keys_gradient<true>(c, p, task);
-    else
-      keys_gradient<false>(c, p, task);
-  });
   parallel_ranges(p.A, 64, [&](int64_t a0, int64_t a1) {
-    sum_rows(c.out(5) + a0, p.key_shares + a0, p.A, p.key_tasks, a1 - a0);
-    if (p.coverage)
-      sum_rows(c.out(8) + a0, p.key_shares + p.key_tasks * p.A + a0, p.A, p.key_tasks, a1 - a0);
+    sum_rows(c.out(5) + a0, p.dv + a0, p.A, p.B * p.slices, a1 - a0);
+    if (p.coverage) sum_rows(c.out(8) + a0, p.dwc + a0, p.A, p.B * p.slices, a1 - a0);
   });
 }
 
@@ -592,13 +564,20 @@ void grad_run(const Call& c) {
   pack_columns(c.in(kDecoderWq), p.A, p.H, p.wq);
   gemm({p.T * p.B, p.A, p.H}, {}, c.in(kDecoderH), c.in(kDecoderWq), p.q);
   if (p.coverage) cover(c, p);
+  parallel_tasks(p.B * p.slices, [&](int64_t task) {
+    const int64_t b = task / p.slices, first = task % p.slices * kPlaces;
+    std::fill_n(c.out(3) + (b * p.S + first) * p.A, std::min(kPlaces, p.S - first) * p.A, 0.0f);
+    std::fill_n(p.dv + task * p.A, p.A, 0.0f);
+    if (p.coverage) std::fill_n(p.dwc + task * p.A, p.A, 0.0f);
+  });
+  const auto score = p.coverage ? score_gradient<true> : score_gradient<false>;
   for (int64_t t = p.T - 1; t >= 0; --t) {
     from_next_step(c, p, t);
     p.for_slices(c.ids(kDecoderLengths), [&](int64_t b, int64_t slice, int64_t first, int64_t n) {
       attention_gradient(c, p, t, b, slice, first, n);
     });
     p.for_slices(c.ids(kDecoderLengths), [&](int64_t b, int64_t slice, int64_t first, int64_t n) {
-      score_gradient(c, p, t, b, slice, first, n);
+      score(c, p, t, b, slice, first, n);
     });
     parallel_tasks(p.B, [&](int64_t b) {
       sum_rows(p.dq + (t * p.B + b) * p.A, p.shares + b * p.slices * p.A, p.A, p.slices, p.A);
