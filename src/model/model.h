@@ -111,10 +111,9 @@ bool read_own_config(std::string_view family, Model& model, const ExternalConfig
 // Inputs of a decode graph with several rows to a source, as in a beam search: i32 [B,capacity], by
 // place the row whose cache holds it; i32 [B], the row that each goes on from.
 inline constexpr const char *kBeamHistory = "beam_history", *kBeamParents = "beam_parents";
-// Of both graphs, for a model that keeps what belongs to a source in every row: i32 [B], the source
-// of a row; i32 [B,S], its places among those of all sources; i32 [B], how many of them count.
-inline constexpr const char *kBeamSources = "beam_sources", *kBeamPlaces = "beam_places",
-                            *kBeamLengths = "beam_lengths";
+// Of the encode graph, for a model whose rows begin with a state of their source: i32 [B], the
+// source of a row.
+inline constexpr const char* kBeamSources = "beam_sources";
 
 // The input of the new tokens: plans of different T share a session, so each has its own.
 inline std::string prompt_leaf(int64_t length) { return fmt::format("prompt{}", length); }

@@ -137,7 +137,7 @@ class PointerGenerator : public Model {
     const Source source = encode(layers, shape);
     const TensorType rows{{B, T}, DType::i32};
     const Value x = embed(layers, b.input("tokens", rows));
-    const Written written = decode(layers, x, layers.linear(x, "decoder.input"), source, coverage_);
+    const Written written = decode(layers, x, source);
     const auto scope = b.scope("copy");
     const Value targets = time_major(b, b.input("targets", rows));
     const Value source_open = b.input("source_open", {{B, S}, DType::i32});
@@ -158,13 +158,8 @@ class PointerGenerator : public Model {
     Layers layers(b, parameters());
     const Cache kept = cache(b, shape);
     Source source = encode(layers, shape);
-    if (shape.beams > 1) {  // every row of a source has all of it
-      const Value rows = b.input(kBeamSources, {{shape.batch}, DType::i32}),
-                  places = b.input(kBeamPlaces, {{shape.batch, shape.source}, DType::i32});
-      for (Value* of : {&source.memory, &source.keys}) {
-        const Shape all{shape.sources() * shape.source, b.shape(*of).last()};
-        *of = b.op("embedding", {places, b.reshape(*of, all)});
-      }
+    if (shape.beams > 1) {
+      const Value rows = b.input(kBeamSources, {{shape.batch}, DType::i32});
       for (Value* of : {&source.h, &source.c}) *of = b.op("embedding", {rows, *of});
     }
     b.update(kept.memory, source.memory);
@@ -186,37 +181,24 @@ class PointerGenerator : public Model {
     b.input("prompt_row", {{B}, DType::i32});
     const Cache kept = cache(b, shape);
     const bool beams = shape.beams > 1;
-    const Value lengths = b.input(beams ? kBeamLengths : "source_lengths", {{B}, DType::i32});
+    const Value lengths = b.input("source_lengths", {{shape.sources()}, DType::i32});
     Source source{kept.memory, kept.keys, lengths, kept.h, kept.c};
-    Value context = kept.context, covered = kept.covered;
+    Begin begin{kept.context, kept.covered, shape.beams};
     if (beams) {
       const Value parents = b.input(kBeamParents, {{B}, DType::i32});
       b.input(kBeamHistory, {{B, capacity}, DType::i32});
-      auto from_parent = [&](Value state) {
-        const Shape whole = b.shape(state);
-        const Value rows = b.reshape(state, {B, whole.numel() / B});
-        return b.reshape(b.op("embedding", {parents, rows}), whole);
-      };
-      for (Value* state : {&source.h, &source.c, &context, &covered}) *state = from_parent(*state);
+      for (Value* state : {&source.h, &source.c, &begin.context, &begin.covered})
+        *state = b.op("embedding", {parents, *state});
     }
-    // The op begins without a context and without coverage: what there is of them is put into what
-    // they are added to.
-    const Value rows = b.op("iota", {}, {{"size", M()}, {"first", H_}});
-    const Value of_context = b.op("embedding", {rows, weight(layers, "decoder.recurrent")});
-    const Value projected = b.add(layers.linear(x, "decoder.input"), b.matmul(context, of_context));
-    if (coverage_) {
-      const Value wc = weight(layers, "attention.coverage");
-      source.keys = plus_product(b, source.keys, covered, wc);
-    }
-    const Written written = decode(layers, x, projected, source, false);
+    const Written written = decode(layers, x, source, &begin);
     // Sums over the one step there is: a leaf takes what a node computes.
     b.update(kept.h, b.reduce_to(written.h, {B, H_}));
     b.update(kept.c, b.reduce_to(written.c, {B, H_}));
     b.update(kept.context, b.reduce_to(written.context, {B, M()}));
-    const Value attention = b.reshape(written.attention, {B, shape.source, 1});
-    b.update(kept.covered, b.add(covered, attention));
+    const Value attention = b.reshape(written.attention, {B, shape.source});
+    b.update(kept.covered, b.add(begin.covered, attention));
     b.output("gate", b.reshape(written.gate, {B}));
-    b.output("attention", b.reshape(attention, {B, shape.source}));
+    b.output("attention", attention);
     return b.matmul(b.reshape(written.hidden, {B, H_}), written.head, false, true);
   }
   bool can_draw() const override { return false; }
@@ -266,18 +248,23 @@ class PointerGenerator : public Model {
   };
   // What decoding keeps of a source, and from one word to the next.
   struct Cache {
-    Value memory, keys;      // [B,S,M], [B,S,A]
+    Value memory, keys;      // [sources,S,M], [sources,S,A]
     Value h, c;              // [B,H]
-    Value context, covered;  // [B,M], [B,S,1]
+    Value context, covered;  // [B,M], [B,S]
+  };
+  // What a decoder goes on from.
+  struct Begin {
+    Value context, covered;  // [B,M], [B,S]
+    int64_t beams;           // rows of a source
   };
 
   Cache cache(Builder& b, BatchShape shape) const {
-    const int64_t B = shape.batch, S = shape.source;
+    const int64_t B = shape.batch, S = shape.source, E = shape.sources();
     auto leaf = [&](const char* name, const Shape& size) {
       return b.leaf(Leaf::cache, fmt::format("decoder.cache_{}", name), {size, DType::f32});
     };
-    return {leaf("memory", {B, S, M()}), leaf("keys", {B, S, A_}),  leaf("h", {B, H_}),
-            leaf("c", {B, H_}),          leaf("context", {B, M()}), leaf("covered", {B, S, 1})};
+    return {leaf("memory", {E, S, M()}), leaf("keys", {E, S, A_}),  leaf("h", {B, H_}),
+            leaf("c", {B, H_}),          leaf("context", {B, M()}), leaf("covered", {B, S})};
   }
 
   static Value weight(Layers& layers, const std::string& name) {
@@ -326,17 +313,11 @@ class PointerGenerator : public Model {
     return {memory, layers.linear(memory, "keys"), lengths, h, c};
   }
 
-  static Value plus_product(Builder& b, Value sum, Value x, Value y) {
-    ExpressionBuilder e(3);
-    const Term product = e.apply(Function::mul, e.operand(1), e.operand(2));
-    return b.elementwise(e.finish({e.apply(Function::add, e.operand(0), product)}), {sum, x, y});
-  }
-
-  // x [T,B,E], of the words before each place, and what the LSTM reads of it, [T,B,4H].
-  Written decode(Layers& layers, Value x, Value projected, const Source& source,
-                 bool coverage) const {
+  // x [T,B,E], of the words before each place.
+  Written decode(Layers& layers, Value x, const Source& source,
+                 const Begin* begin = nullptr) const {
     Builder& b = layers.b;
-    std::vector<Value> in{projected,
+    std::vector<Value> in{layers.linear(x, "decoder.input"),
                           weight(layers, "decoder.recurrent"),
                           source.memory,
                           source.keys,
@@ -345,9 +326,16 @@ class PointerGenerator : public Model {
                           source.lengths,
                           source.h,
                           source.c};
-    if (coverage) in.push_back(weight(layers, "attention.coverage"));
+    if (coverage_) in.push_back(weight(layers, "attention.coverage"));
+    Attrs attrs{{"coverage", coverage_}};
+    if (begin) {
+      in.push_back(begin->context);
+      if (coverage_) in.push_back(begin->covered);
+      attrs.set({"resumed", 1});
+      attrs.set({"beams", begin->beams});
+    }
     const auto scope = b.scope("decoder");
-    const auto out = b.op_all("attention_decoder", std::move(in), {{"coverage", coverage}});
+    const auto out = b.op_all("attention_decoder", std::move(in), std::move(attrs));
     const Value h = out[0], context = out[1];
     auto of_both = [&](const char* name) {
       const auto part = b.scope(name);
@@ -357,7 +345,7 @@ class PointerGenerator : public Model {
             .head = weight(layers, "head"),
             .gate = b.add(of_both("gate"), layers.linear(x, "gate.input")),
             .attention = out[2],
-            .overlap = coverage ? out[5] : Value{},
+            .overlap = coverage_ ? out[5] : Value{},
             .h = h,
             .c = out[4],
             .context = context};

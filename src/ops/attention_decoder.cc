@@ -1,11 +1,13 @@
 // attention_decoder and its gradient: the LSTM decoder of a pointer-generator (See et al., "Get to
 // the point", arXiv 1704.04368) over a whole target that is known, with additive attention
 // (Bahdanau et al., arXiv 1409.0473), the context as an input of the next step (Luong et al., arXiv
-// 1508.04025) and, if wanted, coverage. From context = 0 and coverage = 0, for every step:
+// 1508.04025) and, if wanted, coverage. From context = 0 and coverage = 0 (resumed=1: from those
+// given), for every step:
 //   z = x + [h; context] w;  i, f, o = sigmoid(z), g = tanh(z);  c = f c + i g;  h = o tanh(c)
 //   q = h wq;  e_s = sum_a v_a tanh(keys_sa + q_a + coverage_s wc_a);  attention = softmax(e)
 //   context = sum_s attention_s memory_s;  overlap = sum_s min(attention_s, coverage_s);
 //   coverage += attention
+// beams=K: sequences stand in groups of K, each of which has one memory, keys and length.
 #include "ops/attention_decoder.h"
 
 #include <cmath>
@@ -23,15 +25,18 @@ std::string check_inputs(const Attrs& attrs, std::span<const TensorType> in, siz
   if (x.rank() != 3 || memory.rank() != 3 || wq.rank() != 2)
     return fmt::format("x {}, memory {}, wq {}", x.str(), memory.str(), wq.str());
   const int64_t T = x[0], B = x[1], S = memory[1], M = memory[2], H = wq[0], A = wq[1];
+  const int64_t beams = attrs.integer("beams", 1);
+  if (beams < 1 || B % beams != 0) return fmt::format("{} sequences in groups of {}", B, beams);
+  const int64_t E = B / beams;
   if (H == 0 || M == 0 || A == 0) return "no hidden units, no memory or no attention units";
   auto f32 = [](Shape shape) { return TensorType{shape, DType::f32}; };
   return first_fault({expect_type("x", in[kDecoderX], f32({T, B, 4 * H})),
                       expect_type("w", in[kDecoderW], f32({H + M, 4 * H})),
-                      expect_type("memory", in[kDecoderMemory], f32({B, S, M})),
-                      expect_type("keys", in[kDecoderKeys], f32({B, S, A})),
+                      expect_type("memory", in[kDecoderMemory], f32({E, S, M})),
+                      expect_type("keys", in[kDecoderKeys], f32({E, S, A})),
                       expect_type("wq", in[kDecoderWq], f32({H, A})),
                       expect_type("v", in[kDecoderV], f32({A})),
-                      expect_type("lengths", in[kDecoderLengths], {{B}, DType::i32}),
+                      expect_type("lengths", in[kDecoderLengths], {{E}, DType::i32}),
                       expect_type("h0", in[kDecoderH0], f32({B, H})),
                       expect_type("c0", in[kDecoderC0], f32({B, H})),
                       attrs.integer("coverage") ? expect_type("wc", in[wc], f32({A})) : ""});
@@ -39,15 +44,18 @@ std::string check_inputs(const Attrs& attrs, std::span<const TensorType> in, siz
 
 std::string infer(const Attrs& attrs, std::span<const TensorType> in,
                   std::vector<TensorType>& out) {
-  const bool coverage = attrs.integer("coverage") != 0;
-  if (auto fault = expect_inputs(in, kDecoderWc + coverage); !fault.empty()) return fault;
-  if (auto fault = check_inputs(attrs, in, kDecoderWc); !fault.empty()) return fault;
+  if (in.size() < kDecoderWc) return expect_inputs(in, kDecoderWc);
   const DecoderSite s({attrs, in, {}});
+  if (auto fault = expect_inputs(in, s.inputs()); !fault.empty()) return fault;
+  if (auto fault = check_inputs(attrs, in, kDecoderWc); !fault.empty()) return fault;
   for (const Shape& shape : {Shape{s.T, s.B, s.H}, Shape{s.T, s.B, s.M}, Shape{s.T, s.B, s.S},
                              Shape{s.T, s.B, 4 * s.H}, Shape{s.T, s.B, s.H}})
     out.push_back({shape, DType::f32});
-  if (coverage) out.push_back({{s.T, s.B}, DType::f32});
-  return "";
+  if (s.coverage) out.push_back({{s.T, s.B}, DType::f32});
+  if (!s.resumed) return "";
+  return first_fault(
+      {expect_type("context0", in[s.context0()], {{s.B, s.M}, DType::f32}),
+       s.coverage ? expect_type("covered0", in[s.covered0()], {{s.B, s.S}, DType::f32}) : ""});
 }
 
 template <typename T>
@@ -57,21 +65,26 @@ void reference(const RefCall<T>& c) {
   std::vector<T> z(static_cast<size_t>(4 * s.H)), q(static_cast<size_t>(s.A)),
       coverage(static_cast<size_t>(s.S));
   for (int64_t b = 0; b < s.B; ++b) {
-    const T *memory = c.in(kDecoderMemory) + b * s.S * s.M,
-            *keys = c.in(kDecoderKeys) + b * s.S * s.A;
-    const int64_t places = s.places(c.ids(kDecoderLengths)[b]);
+    const int64_t group = b / s.beams;
+    const T *memory = c.in(kDecoderMemory) + group * s.S * s.M,
+            *keys = c.in(kDecoderKeys) + group * s.S * s.A;
+    const int64_t places = s.places(c.ids(kDecoderLengths)[group]);
     std::fill(coverage.begin(), coverage.end(), T(0));
+    if (s.resumed && s.coverage) std::copy_n(c.in(s.covered0()) + b * s.S, s.S, coverage.begin());
     for (int64_t t = 0; t < s.T; ++t) {
       const int64_t at = t * s.B + b, before = at - s.B;
       const T *h_before = t ? c.out(0) + before * s.H : c.in(kDecoderH0) + b * s.H,
-              *c_before = t ? c.out(4) + before * s.H : c.in(kDecoderC0) + b * s.H;
+              *c_before = t ? c.out(4) + before * s.H : c.in(kDecoderC0) + b * s.H,
+              *context_before = t           ? c.out(1) + before * s.M
+                                : s.resumed ? c.in(s.context0()) + b * s.M
+                                            : nullptr;
       T *h = c.out(0) + at * s.H, *context = c.out(1) + at * s.M, *a = c.out(2) + at * s.S,
         *gates = c.out(3) + at * 4 * s.H, *cell = c.out(4) + at * s.H;
       for (int64_t n = 0; n < 4 * s.H; ++n) {
         T sum = c.in(kDecoderX)[at * 4 * s.H + n];
         for (int64_t k = 0; k < s.H; ++k) sum += h_before[k] * w[k * 4 * s.H + n];
-        for (int64_t k = 0; t > 0 && k < s.M; ++k)
-          sum += c.out(1)[before * s.M + k] * w[(s.H + k) * 4 * s.H + n];
+        for (int64_t k = 0; context_before && k < s.M; ++k)
+          sum += context_before[k] * w[(s.H + k) * 4 * s.H + n];
         gates[n] = n / s.H == 2 ? std::tanh(sum) : sigmoid(sum);
       }
       for (int64_t j = 0; j < s.H; ++j) {
@@ -107,6 +120,8 @@ void reference(const RefCall<T>& c) {
 
 void vjp(GradContext& g) {
   MR_CHECK(!g.grad(3).valid() && !g.grad(4).valid(), "the kept gates and cells have no gradient");
+  MR_CHECK(g.node.attrs.integer("resumed", 0) == 0 && g.node.attrs.integer("beams", 1) == 1,
+           "a decoder that searches has no gradient");
   const bool coverage = g.node.attrs.integer("coverage") != 0;
   std::vector<Value> in;
   for (size_t i = 0; i < kDecoderWc; ++i) in.push_back(g.in(i));
@@ -157,6 +172,19 @@ OpCase forward_case(const CaseSizes& s, bool coverage, bool gradient) {
   return c;
 }
 
+// B sequences, so many to a memory, which go on from where they are.
+OpCase search_case(const CaseSizes& s, bool coverage, int64_t beams) {
+  OpCase c = forward_case(s, coverage, false);
+  const int64_t E = s.B / beams;
+  c.attrs = {{"coverage", coverage}, {"resumed", 1}, {"beams", beams}};
+  c.in[kDecoderMemory] = normal_input({E, s.S, s.M});
+  c.in[kDecoderKeys] = normal_input({E, s.S, s.A});
+  c.in[kDecoderLengths] = index_input({E}, s.S + 1, true);
+  c.in.push_back(normal_input({s.B, s.M}));
+  if (coverage) c.in.push_back(positive_input({s.B, s.S}));
+  return c;
+}
+
 std::vector<OpCase> cases() {
   std::vector<OpCase> list;
   for (bool coverage : {false, true}) {
@@ -172,6 +200,11 @@ std::vector<OpCase> cases() {
       list.push_back(forward_case(s, coverage, false));
   }
   list.push_back(forward_case({2, 18, 40, 8, 16, 8}, false, false));
+  for (bool coverage : {false, true}) {
+    list.push_back(search_case({1, 6, 9, 5, 3, 7}, coverage, 3));
+    list.push_back(search_case({2, 4, 70, 32, 64, 48}, coverage, 2));
+    list.push_back(search_case({1, 18, 21, 8, 16, 8}, coverage, 1));
+  }
   return list;
 }
 
@@ -377,14 +410,16 @@ const OpCard attention_decoder_card = {
     .summary =
         "LSTM decoder over a known target with additive attention over a memory, the context fed "
         "to the next step and, with coverage=1, what was attended to before as a part of the "
-        "scores; also what its gradient needs. See et al., arXiv 1704.04368",
+        "scores; also what its gradient needs. resumed=1 goes on from a context and a coverage, "
+        "and "
+        "beams=K sequences read one memory: a step of a search. See et al., arXiv 1704.04368",
     .infer = infer,
     .vjp = vjp,
     MR_REFERENCE,
     .cost = cost,
     .cases = cases,
     .benchmarks = benchmarks,
-    .full_in = kFullParameters | 1u << kDecoderWc,
+    .full_in = kFullParameters | 0b111u << kDecoderWc,
     .full_out = 0b110100,
     .gradients_of = 0b100111,
 };

@@ -18,7 +18,7 @@ enum DecoderInput : size_t {
   kDecoderLengths,
   kDecoderH0,
   kDecoderC0,
-  // Of the forward op, with coverage.
+  // Of the forward op, with coverage; behind it, resumed=1, context0 and, with coverage, covered0.
   kDecoderWc,
   // Of the gradient: what the forward op gave. Behind these, where they exist, stand wc and the
   // cotangents, all in f32.
@@ -41,13 +41,21 @@ struct DecoderSite {
         H(site.in[kDecoderWq].shape[0]),
         M(site.in[kDecoderMemory].shape[2]),
         A(site.in[kDecoderWq].shape[1]),
-        coverage(site.attrs.integer("coverage") != 0) {}
+        coverage(site.attrs.integer("coverage") != 0),
+        resumed(site.attrs.integer("resumed", 0) != 0),
+        beams(site.attrs.integer("beams", 1)) {}
 
   // Source places that take part, of a sequence that says it has so many.
   int64_t places(int32_t length) const { return std::clamp<int64_t>(length, 0, S); }
 
+  // Where the forward op finds what it begins with, if it is resumed.
+  size_t context0() const { return kDecoderWc + coverage; }
+  size_t covered0() const { return context0() + 1; }
+  size_t inputs() const { return context0() + (resumed ? 1u + coverage : 0u); }
+
   int64_t T, B, S, H, M, A;
-  bool coverage;
+  bool coverage, resumed;
+  int64_t beams;  // sequences that read one memory
 };
 
 // Where the gradient finds what may be missing: an input, or 0.

@@ -158,7 +158,8 @@ struct Sliced : DecoderSite {
   void for_slices(const int32_t* lengths, const F& f) const {
     parallel_tasks(B * slices, [&](int64_t task) {
       const int64_t b = task / slices, first = task % slices * kPlaces;
-      f(b, task % slices, first, std::clamp<int64_t>(places(lengths[b]) - first, 0, kPlaces));
+      f(b, task % slices, first,
+        std::clamp<int64_t>(places(lengths[b / beams]) - first, 0, kPlaces));
     });
   }
   int64_t slices;
@@ -207,7 +208,10 @@ void pack_gates(const Forward& p, const float* w) {
               *c_before = t ? c.out(4) + before * p.H : c.in(kDecoderC0) + r0 * p.H,
               *w = p.w + panel * depth * kPanel;
   multiply_panel(rows, p.H, h_before, w, z, true);
-  if (t > 0) multiply_panel(rows, p.M, c.out(1) + before * p.M, w + p.H * kPanel, z, true);
+  const float* context = t           ? c.out(1) + before * p.M
+                         : p.resumed ? c.in(p.context0()) + r0 * p.M
+                                     : nullptr;
+  if (context) multiply_panel(rows, p.M, context, w + p.H * kPanel, z, true);
   for (int64_t r = 0; r < rows; ++r) {
     const float *zi = z + r * kPanel, *old = c_before + r * p.H + unit;
     float *gates = c.out(3) + (at + r) * 4 * p.H + unit, *cell = c.out(4) + (at + r) * p.H + unit,
@@ -262,10 +266,9 @@ inline void all_scores(int64_t count, int64_t A, const float* v, const float* q,
 // Scores of a slice, their exponentials, and the sum of the memory with these.
 [[gnu::noinline]] void attend_slice(const Call& c, const Forward& p, int64_t t, int64_t b,
                                     int64_t slice, int64_t first, int64_t count) {
-  const int64_t at = b * p.slices + slice, A = p.A;
+  const int64_t at = b * p.slices + slice, A = p.A, place = b / p.beams * p.S + first;
   float *e = c.out(2) + (t * p.B + b) * p.S + first, *share = p.shares + at * p.M;
-  const float *q = p.q + b * A, *v = c.in(kDecoderV),
-              *keys = c.in(kDecoderKeys) + (b * p.S + first) * A;
+  const float *q = p.q + b * A, *v = c.in(kDecoderV), *keys = c.in(kDecoderKeys) + place * A;
   std::fill_n(share, p.M, 0.0f);
   p.tops[at] = -INFINITY;
   p.sums[at] = 0;
@@ -279,12 +282,12 @@ inline void all_scores(int64_t count, int64_t A, const float* v, const float* q,
   for (int64_t s = 0; s < count; ++s) e[s] = vexp(e[s] - top);
   p.tops[at] = top;
   p.sums[at] = sum_over(count, [=](int64_t s) { return e[s]; });
-  add_rows(share, e, c.in(kDecoderMemory) + (b * p.S + first) * p.M, count, p.M);
+  add_rows(share, e, c.in(kDecoderMemory) + place * p.M, count, p.M);
 }
 
 // The slices of a sequence put together.
 [[gnu::noinline]] void join_slices(const Call& c, const Forward& p, int64_t t, int64_t b) {
-  const int64_t row = t * p.B + b, places = p.places(c.ids(kDecoderLengths)[b]);
+  const int64_t row = t * p.B + b, places = p.places(c.ids(kDecoderLengths)[b / p.beams]);
   const float *tops = p.tops + b * p.slices, *sums = p.sums + b * p.slices;
   float *context = c.out(1) + row * p.M, *attention = c.out(2) + row * p.S;
   std::fill_n(context, p.M, 0.0f);
@@ -320,7 +323,10 @@ void run(const Call& c) {
   if (p.T * p.B == 0) return;
   pack_gates(p, c.in(kDecoderW));
   pack_rows(c.in(kDecoderWq), p.H, p.A, p.wq);
-  if (p.coverage) std::fill_n(p.covered, p.B * p.S, 0.0f);
+  if (p.coverage && p.resumed)
+    std::copy_n(c.in(p.covered0()), p.B * p.S, p.covered);
+  else if (p.coverage)
+    std::fill_n(p.covered, p.B * p.S, 0.0f);
   for (int64_t t = 0; t < p.T; ++t) {
     for_panels(pieces(p.H, kLanes) * kPanel, p.B, [&](int64_t panel, int64_t r0, int64_t rows) {
       step_cells(c, p, t, panel, r0, rows);

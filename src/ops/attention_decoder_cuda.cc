@@ -42,6 +42,7 @@ DecoderShape shape_of(const OpSite& site) {
   shape.H = static_cast<int>(s.H);
   shape.M = static_cast<int>(s.M);
   shape.A = static_cast<int>(s.A);
+  shape.beams = static_cast<int>(s.beams);
   shape.coverage = s.coverage;
   shape.dtype = site.in[kDecoderW].dtype;
   cut_decoder(shape);
@@ -141,6 +142,10 @@ void run(const Call& c) {
   if (p.coverage) {
     p.wc = c.in(kDecoderWc);
     p.overlap = c.out(5);
+  }
+  if (const DecoderSite s(c.site); s.resumed) {
+    p.context0 = c.in(s.context0());
+    if (s.coverage) p.covered0 = c.in(s.covered0());
   }
   launch_decoder(p, c.stream);
 }

@@ -12,15 +12,20 @@ constexpr int kMaxSplits = kWarp;  // a lane to each
 constexpr int kBlocks = 264;       // worth splitting to reach: two to a multiprocessor
 constexpr int kJoinColumns = 64;
 
-// Both states: h0 and no context, zeros.
+// Both states: h0 and the context that there is, zeros.
 __global__ void __launch_bounds__(kThreads) start_kernel(const DecoderForward p) {
   const Int at = (Int)blockIdx.x * kThreads + threadIdx.x;
   const Int numbers = (Int)p.chunks * (p.H + p.M) * p.rows;
-  if (at < (Int)p.B * p.S && p.coverage) p.covered[at] = 0;
+  if (at < (Int)p.B * p.S && p.coverage) p.covered[at] = p.covered0 ? p.covered0[at] : 0.0f;
   if (at >= numbers) return;
   const int row = at % p.rows, k = at / p.rows % (p.H + p.M), chunk = at / p.rows / (p.H + p.M);
   const int b = chunk * p.rows + row;
-  p.state[at] = b < p.B && k < p.H ? p.h0[(Int)b * p.H + k] : 0.0f;
+  float first = 0;
+  if (b < p.B && k < p.H)
+    first = p.h0[(Int)b * p.H + k];
+  else if (b < p.B && p.context0)
+    first = p.context0[(Int)b * p.M + k - p.H];
+  p.state[at] = first;
   p.state[numbers + at] = 0;
 }
 
@@ -91,8 +96,8 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const DecoderForward p
   }
   __syncthreads();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const Int place = (Int)b * p.S + first;
-  const T* __restrict__ keys = static_cast<const T*>(p.keys) + place * A;
+  const Int place = (Int)b * p.S + first, of_memory = (Int)(b / p.beams) * p.S + first;
+  const T* __restrict__ keys = static_cast<const T*>(p.keys) + of_memory * A;
   for (int s = warp * kTogether; s < count; s += kWarps * kTogether) {
     float sum[kTogether] = {}, covered[kTogether] = {};
     if (kCoverage)
@@ -135,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const DecoderForward p
     p.tops[split] = top;
     p.sums[split] = sum;
   }
-  const T* __restrict__ memory = static_cast<const T*>(p.memory) + place * M;
+  const T* __restrict__ memory = static_cast<const T*>(p.memory) + of_memory * M;
   const int wide = M / kWide, groups = max(1, kThreads / wide);
   for (int unit = threadIdx.x; unit < groups * wide; unit += kThreads) {
     const int group = unit / wide, m = unit % wide * kWide;

@@ -66,7 +66,7 @@ __device__ __forceinline__ void load_numbers(const T* from, float (&to)[kWide]) 
 }
 
 __device__ __forceinline__ int places_of(const DecoderShape& s, const int* lengths, int b) {
-  return min(max(lengths[b], 0), s.S);
+  return min(max(lengths[b / s.beams], 0), s.S);
 }
 
 // --- products of a few rows

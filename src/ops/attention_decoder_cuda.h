@@ -16,6 +16,7 @@ struct DecoderResult {
 
 struct DecoderShape {
   int T, B, S, H, M, A;
+  int beams;  // sequences that read one memory
   bool coverage;
   DType dtype;
   // How it is cut. The products take `rows` sequences at a time; what they multiply stands as
@@ -37,6 +38,7 @@ cudaError_t allow_decoder_gradient(DType dtype);
 struct DecoderForward : DecoderShape {
   const void *x, *w, *memory, *keys, *wq;
   const float *v, *wc, *h0, *c0;
+  const float *context0, *covered0;  // or null: zeros
   const int* lengths;
   DecoderResult h, context, gates;
   float *attention, *cells, *overlap;

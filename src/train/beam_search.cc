@@ -184,17 +184,11 @@ std::vector<int32_t> BeamSearch::encode(std::span<const BeamSource> sources) {
   }
   session_.write_input<int32_t>(encode_, "source", ids);
   session_.write_input<int32_t>(encode_, "source_lengths", lengths);
-  if (session_.has(kBeamPlaces)) {  // the model keeps a source in each of its rows
-    const auto K = static_cast<size_t>(options_.beam), R = E * K;
-    std::vector<int32_t> of_row(R), counts(R), places(R * S);
-    for (size_t r = 0; r < R; ++r) {
-      of_row[r] = static_cast<int32_t>(r / K);
-      counts[r] = lengths[r / K];
-      for (size_t s = 0; s < S; ++s) places[r * S + s] = static_cast<int32_t>(r / K * S + s);
-    }
+  if (session_.has(kBeamSources)) {
+    const auto K = static_cast<size_t>(options_.beam);
+    std::vector<int32_t> of_row(E * K);
+    for (size_t r = 0; r < of_row.size(); ++r) of_row[r] = static_cast<int32_t>(r / K);
     session_.write_input<int32_t>(encode_, kBeamSources, of_row);
-    session_.write_input<int32_t>(decode_, kBeamLengths, counts);
-    session_.write_input<int32_t>(encode_, kBeamPlaces, places);
   }
   session_.run(encode_);
   return lengths;
@@ -206,6 +200,7 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
              R = E * K, S = static_cast<size_t>(room_.max_source),
              C = static_cast<size_t>(room_.max_length);
   const std::vector<int32_t> lengths = encode(sources);
+  std::vector<int32_t> attended = lengths;
   std::vector<int32_t> last(R, tokens.start), rows(R), history(R * C), moved(R * C);
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<int32_t> parents = rows;
@@ -246,9 +241,11 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
         parents[e * K + k] = static_cast<int32_t>(e * K + s.parent(k));
         last[e * K + k] = s.last(k) < tokens.count ? s.last(k) : tokens.unknown;
       }
+      if (s.done()) attended[e] = 0;  // a source that waits for the others costs no attention
       all_done = all_done && s.done();
     }
     if (all_done) break;
+    session_.write_input<int32_t>(decode_, "source_lengths", attended);
     // The token of this step stands in the row that it was put into.
     for (size_t r = 0; r < R; ++r) history[r * C + static_cast<size_t>(step)] = rows[r];
     for (size_t r = 0; r < R; ++r)
