@@ -1,6 +1,5 @@
 // 0, 1, 2, …: the positions of a sequence; with an input they start there (the positions of tokens
-// that follow others), with `first` that much later (rows in the middle of a table), with `repeat`
-// in so many equal rows (one for every sequence of a batch).
+// that follow others), with `repeat` in so many equal rows (one for every sequence of a batch).
 #include "ops/card.h"
 
 namespace millrace {
@@ -23,8 +22,7 @@ template <typename T>
 void reference(const RefCall<T>& c) {
   auto* out = static_cast<int32_t*>(c.out_data[0]);
   const int64_t size = c.attrs().integer("size");
-  const auto start = static_cast<uint32_t>(c.attrs().integer("first", 0)) +
-                     (c.site.in.empty() ? 0u : static_cast<uint32_t>(*c.ids(0)));
+  const uint32_t start = c.site.in.empty() ? 0u : static_cast<uint32_t>(*c.ids(0));
   for (int64_t i = 0; i < c.out_shape(0).numel(); ++i)
     out[i] = static_cast<int32_t>(start + static_cast<uint32_t>(i % size));
 }
@@ -34,21 +32,18 @@ std::vector<OpCase> cases() {
           {{}, {{"size", 37}}},
           {{}, {{"size", 0}}},
           {{}, {{"size", 5}, {"repeat", 3}}},
-          {{}, {{"size", 5}, {"first", 3}}},
           {{index_input({}, 1000)}, {{"size", 7}}},
-          {{index_input({}, 1000)}, {{"size", 7}, {"first", 20}}},
           {{index_input({}, 1000)}, {{"size", 4}, {"repeat", 2}}}};
 }
 
 }  // namespace
 
 extern const OpCard iota_card;
-const OpCard iota_card = {
-    .name = "iota",
-    .summary = "0, 1, 2, … as i32, or from `first` or a start on; in `repeat` rows",
-    .infer = infer,
-    .no_gradient = "it depends on no number that is trained",
-    MR_REFERENCE,
-    .cases = cases};
+const OpCard iota_card = {.name = "iota",
+                          .summary = "0, 1, 2, … as i32, or from a start on; in `repeat` rows",
+                          .infer = infer,
+                          .no_gradient = "it depends on no number that is trained",
+                          MR_REFERENCE,
+                          .cases = cases};
 
 }  // namespace millrace

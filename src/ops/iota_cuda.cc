@@ -8,8 +8,7 @@ namespace {
 
 void run(const Call& c) {
   launch_iota(c.site.in.empty() ? nullptr : c.ids(0), static_cast<int32_t*>(c.out_data[0]),
-              c.out_shape(0).numel(), c.attrs().integer("size"), c.attrs().integer("first", 0),
-              c.stream);
+              c.out_shape(0).numel(), c.attrs().integer("size"), c.stream);
 }
 
 }  // namespace

@@ -8,18 +8,17 @@ namespace {
 constexpr int kThreads = 256;
 
 // Modulo 2^32, as on the CPU.
-__global__ void iota_kernel(const int* start, int* out, Int count, Int size, unsigned first) {
+__global__ void iota_kernel(const int* start, int* out, Int count, Int size) {
   const Int i = (Int)blockIdx.x * kThreads + threadIdx.x;
-  if (i < count) out[i] = (int)((start ? (unsigned)*start : 0u) + first + (unsigned)(i % size));
+  if (i < count) out[i] = (int)((start ? (unsigned)*start : 0u) + (unsigned)(i % size));
 }
 
 }  // namespace
 
-void launch_iota(const int32_t* start, int32_t* out, int64_t count, int64_t size, int64_t first,
+void launch_iota(const int32_t* start, int32_t* out, int64_t count, int64_t size,
                  cudaStream_t stream) {
   if (count == 0) return;
-  iota_kernel<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(start, out, count, size,
-                                                                          (unsigned)first);
+  iota_kernel<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(start, out, count, size);
 }
 
 }  // namespace millrace::cuda

@@ -6,8 +6,8 @@
 
 namespace millrace::cuda {
 
-// From *start + first on; `start` may be null: 0.
-void launch_iota(const int32_t* start, int32_t* out, int64_t count, int64_t size, int64_t first,
+// From *start on; `start` may be null: 0.
+void launch_iota(const int32_t* start, int32_t* out, int64_t count, int64_t size,
                  cudaStream_t stream);
 
 }  // namespace millrace::cuda
