@@ -31,7 +31,7 @@ from suites import ADAGRAD, ADAMW
 
 TASKS = {
     "characters": {
-        "config": "shakespeare.yaml",
+        "config": "shakespeare-small.yaml",
         "model": {"type": "gpt", "d_model": 384, "num_layers": 6, "num_heads": 6},
         "training": ADAMW | {"learning_rate": 3e-4},
         "batch": 64,

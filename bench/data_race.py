@@ -293,7 +293,8 @@ def measure_waiting(race, seconds, data):
             continue
         cases[path.stem] = [str(path)] + [f"data.folder={folder.resolve()}"] * wants_folder
     source = race.sources()[0]
-    cases["shakespeare"].append(f"data.train={source}")
+    for name in ("shakespeare", "shakespeare-small"):
+        cases[name] = [str(ROOT / "configs" / f"{name}.yaml"), f"data.train={source}"]
     if tokenizer := race.byte_level():
         lines = [f"data.train={source}", "data.format=lines", f"data.tokenizer={tokenizer}"]
         cases["quickstart, packed lines"] = [CONFIG, *lines]

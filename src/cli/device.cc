@@ -3,10 +3,13 @@
 #include <charconv>
 #include <optional>
 
+#include "core/process.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "exec/cuda_library.h"
+#include "train/auto_batch.h"
 
 namespace millrace {
 namespace {
@@ -69,6 +72,27 @@ std::unique_ptr<Backend> open_device(LoadedRun& run,
     run.schema.note("training.precision", "auto: what " + backend->name() + " is fast in");
   settle_precision(s, *backend, run.schema.where("training.precision"));
   return backend;
+}
+
+void settle_batch(LoadedRun& run, Backend& backend, DataObserver& observer,
+                  const std::function<void(const std::string&)>& note) {
+  if (!run.batch_is_open) return;
+  const Settings& s = run.settings;
+  const Takes takes = run.model->takes();
+  if (s.data.batch_tokens > 0 && batch_options(run.data.set, s, takes).batching == "buckets")
+    return take_batch(run, s.batch_size, "data.batch_tokens decides");
+  // The rest is for others, and for what a device has beside the arena until a run has measured it.
+  const int64_t limit =
+      s.memory_limit > 0
+          ? s.memory_limit
+          : (backend.on_host() ? machine_memory_bytes() : backend.memory_bytes()) / 10 * 9;
+  const bool measuring = cpu::gemm_measuring();
+  cpu::gemm_set_measuring(false);  // sizes only
+  const AutoBatch found = choose_batch(*run.model, s, run.data, limit, backend);
+  cpu::gemm_set_measuring(measuring);
+  take_batch(run, found.batch, found.reason);
+  run.data = make_training_data(std::move(run.data.set), s, takes, observer);
+  note(fmt::format("{} (auto: {})", found.batch, found.reason));
 }
 
 }  // namespace millrace

@@ -20,5 +20,9 @@ void settle_precision(Settings& settings, const Backend& backend, const std::str
 // The device of a run. Settles what was `auto`.
 std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const std::function<void(const std::string&)>& note);
+// `training.batch_size: auto`, by the memory that runtime.memory_limit allows or the device has.
+// Says what came out of it and why.
+void settle_batch(LoadedRun& run, Backend& backend, DataObserver& observer,
+                  const std::function<void(const std::string&)>& note);
 
 }  // namespace millrace

@@ -11,6 +11,7 @@
 #include "graph/passes.h"
 #include "io/quote.h"
 #include "io/yaml.h"
+#include "train/auto_batch.h"
 #include "train/evaluation.h"
 #include "train/text_evaluation.h"
 
@@ -101,6 +102,40 @@ void check_effective_batch(const LoadedRun& run) {
                .got = std::to_string(s.effective_batch),
                .remedy = fmt::format("training.effective_batch={}, or another grad_accum",
                                      s.batch_size * s.grad_accum)});
+}
+
+// What stands in for `auto` until the memory is known, and for good where nothing is trained.
+void settle_batch_for_now(LoadedRun& run, int64_t settled) {
+  const Settings& s = run.settings;
+  if (s.batch_size >= 0) return;
+  if (settled > 0) return take_batch(run, settled, "as the run began");
+  if (s.effective_batch > 0 && run.schema.was_set("training.grad_accum"))
+    return take_batch(run, std::max<int64_t>(1, s.effective_batch / s.grad_accum),
+                      "effective_batch / grad_accum");
+  const auto list = auto_batches(s.effective_batch);
+  const auto usual = std::upper_bound(list.begin(), list.end(), Settings().batch_size);
+  take_batch(run, *std::prev(usual), "the usual one, where nothing is trained");
+  run.batch_is_open = true;
+}
+
+void take_dataset(LoadedRun& run, const std::string& dataset, const std::string& config) {
+  if (dataset.empty()) return;
+  const auto names = run.schema.alternative_names();
+  if (std::find(names.begin(), names.end(), dataset) != names.end())
+    return run.schema.take_alternative(dataset);
+  const std::string near = nearest(dataset, names);
+  throw Error(
+      {.code = ErrorCode::config,
+       .what = fmt::format("no data set is called {}", quote(dataset)),
+       .where = "command line: --dataset " + printable(dataset, 200),
+       .expected = names.empty()
+                       ? fmt::format("a name in section `datasets`, and {} has none", config)
+                       : fmt::format("one of `{}`, from section `datasets` of {}",
+                                     fmt::join(names, "`, `"), config),
+       .got = quote(dataset),
+       .remedy = !near.empty() ? fmt::format("did you mean `{}`?", near)
+                               : "add it to the config, `datasets: {NAME: {train: FILE}}`, or "
+                                 "leave --dataset out and say data.train=FILE"});
 }
 
 // Minutes mean nothing to a schedule: a run on a faster machine would be another run.
@@ -248,6 +283,17 @@ void check_curriculum(const LoadedRun& run) {
 
 }  // namespace
 
+void take_batch(LoadedRun& run, int64_t batch, const std::string& reason) {
+  Settings& s = run.settings;
+  s.batch_size = batch;
+  run.schema.note("training.batch_size", "auto: " + reason);
+  if (s.effective_batch > 0 && !run.schema.was_set("training.grad_accum")) {
+    s.grad_accum = s.effective_batch / batch;
+    run.schema.note("training.grad_accum", "auto: what is left of effective_batch");
+  }
+  run.batch_is_open = false;
+}
+
 std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   auto run = std::make_unique<LoadedRun>();
   const std::string name = request.config.empty() ? "built-in quickstart" : request.config;
@@ -267,9 +313,11 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   run->settings.declare(run->schema);
   run->model->declare(run->schema);
   run->schema.load_text(run->config_text, name);
+  take_dataset(*run, request.dataset, name);
   for (const std::string& o : request.overrides) run->schema.override_with(o);
   run->schema.finish();
   run->settings.model_type = family;
+  settle_batch_for_now(*run, request.settled_batch);
   check_effective_batch(*run);
   check_passes(*run);
   check_device(run->settings.device, run->schema.where("device"));

@@ -15,6 +15,8 @@ namespace millrace {
 struct RunRequest {
   std::string config;                  // path; empty: the built-in quickstart
   std::vector<std::string> overrides;  // a.b=c
+  std::string dataset = {};            // --dataset: a name in the config's section `datasets`
+  int64_t settled_batch = 0;           // what `training.batch_size: auto` stands for; 0: open
 };
 
 struct LoadedRun {
@@ -23,6 +25,7 @@ struct LoadedRun {
   std::unique_ptr<Model> model;
   Schema schema;  // refers to settings and model
   TrainingData data;
+  bool batch_is_open = false;  // training.batch_size is auto, and a stand-in for now
 };
 
 // Parses the config and the overrides alone.
@@ -32,5 +35,7 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request);
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& observer);
 // The same for looking at the data: batches are missing when the model does not read such data.
 std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& observer);
+// Settles `training.batch_size: auto`: everything that follows from it is made anew but the data.
+void take_batch(LoadedRun& run, int64_t batch, const std::string& reason);
 
 }  // namespace millrace

@@ -32,8 +32,9 @@ constexpr const char* kHelp =
   millrace docs ops                        every op of the engine with its kernels
 
 Examples
-  millrace train configs/shakespeare.yaml data.train=input.txt --run-name first-try
-  millrace train configs/shakespeare.yaml --resume first-try training.max_steps=5000
+  millrace train configs/shakespeare-small.yaml data.train=input.txt --run-name first-try
+  millrace train configs/shakespeare-small.yaml --resume first-try training.max_steps=5000
+  millrace train configs/shakespeare.yaml --dataset shakespeare training.batch_size=auto
   millrace train configs/lm-6x512.yaml --max-steps 20
   millrace plan configs/lm-6x512.yaml --memory 2GiB --why
   millrace plan configs/quickstart.yaml training.batch_size=256 --json
@@ -50,6 +51,8 @@ void add_request(CLI::App* command, millrace::RunRequest& request,
   command->add_option(
       "CONFIG", words,
       "config file (YAML or JSON), then overrides a.b=c; without a file: the built-in quickstart");
+  command->add_option("--dataset", request.dataset,
+                      "a data set of the config's section `datasets`, by its name");
   command->callback([&request, &words] {
     for (const std::string& w : words) {
       if (w.find('=') != std::string::npos)

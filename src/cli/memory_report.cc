@@ -107,6 +107,7 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
   // False: the change contradicts another key.
   auto try_change = [&](const std::vector<std::string>& changes, const char* cost) {
     RunRequest changed = request;
+    changed.settled_batch = s.batch_size;
     changed.overrides.insert(changed.overrides.end(), changes.begin(), changes.end());
     try {
       DataObserver nobody;

@@ -74,8 +74,10 @@ int plan_command(const PlanArguments& arguments) {
   const auto run = load_run(arguments.request, progress);
   std::string note;
   const auto backend = open_device(*run, [&](const std::string& text) { note = "; " + text; });
-  Settings s = run->settings;
-  if (limit_flag > 0) s.memory_limit = limit_flag;
+  if (limit_flag > 0) run->settings.memory_limit = limit_flag;
+  std::string batch_text = fmt::format("{} now", run->settings.batch_size);
+  settle_batch(*run, *backend, progress, [&](const std::string& text) { batch_text = text; });
+  const Settings& s = run->settings;
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
   const bool on_host = backend->on_host();
   const int64_t arena = programs.total_bytes(), need = programs.needed_bytes(),
@@ -117,6 +119,7 @@ int plan_command(const PlanArguments& arguments) {
         {"flops_per_update", flops},
         {"bytes_per_update", update_cost(programs, s).bytes},
         {"arena_bytes", arena},
+        {"batch_size", s.batch_size},
         {"largest_batch", or_null(largest > 0 ? std::optional(largest) : std::nullopt)},
         {"plan_hash", step.hash()},
         {"recompute",
@@ -165,7 +168,7 @@ int plan_command(const PlanArguments& arguments) {
                      : on_host          ? "of this machine"
                                         : "of the device",
                      human_bytes(limit - need));
-  out += fmt::format("batch        {} now{}\n", s.batch_size,
+  out += fmt::format("batch        {}{}\n", batch_text,
                      largest > 0 ? fmt::format("; the largest that fits is {}", largest) : "");
   if (const std::string text = order_text(step); !text.empty())
     out += fmt::format("order        {}\n", text);

@@ -126,6 +126,9 @@ int train_command(TrainArguments arguments) {
       say("resume   no run called " + place->settings.run_name + " yet; this is the first");
     if (found && arguments.request.config.empty())
       arguments.request.config = resume.config.string();
+    if (found)
+      arguments.request.settled_batch =
+          load_settings({resume.config.string(), {}})->settings.batch_size;
   }
   DataProgress progress;
   const auto run = load_run(arguments.request, progress);
@@ -135,6 +138,7 @@ int train_command(TrainArguments arguments) {
                   [&] { check_data(resume, *run); });
   const auto backend = open_device(*run, say);
   if (resume.from) backend->pin_choices(resume.state.choices);
+  settle_batch(*run, *backend, progress, [](const std::string& text) { say("batch    " + text); });
 
   int64_t parameters = 0;
   for (const Parameter& p : run->model->parameters()) parameters += p.shape.numel();

@@ -322,6 +322,7 @@ bool Schema::is_section(std::string_view path) const {
   auto inside = [&](const std::string& other) {
     return other.size() > path.size() && other[path.size()] == '.' && other.starts_with(path);
   };
+  if (!path.empty() && path == alternatives_.section) return true;
   return std::any_of(keys_.begin(), keys_.end(), [&](const Key& key) {
     return inside(key.path_) || std::any_of(key.aliases_.begin(), key.aliases_.end(), inside);
   });
@@ -382,15 +383,70 @@ void Schema::load_text(std::string_view text, const std::string& name) {
 
 void Schema::load_map(const YamlNode& map, const std::string& prefix, const std::string& file) {
   for (const YamlEntry& entry : map.entries) {
-    load_entry(entry, prefix.empty() ? entry.key : prefix + "." + entry.key, file);
+    const std::string path = prefix.empty() ? entry.key : prefix + "." + entry.key;
+    load_entry(entry, path, path, file);
   }
 }
 
-void Schema::load_entry(const YamlEntry& entry, const std::string& path, const std::string& file) {
+void Schema::alternatives(std::string section, std::string of, std::string help) {
+  MR_CHECK(is_section(of) && !is_section(section) && find(section) == nullptr,
+           "alternatives `{}` of section `{}`", section, of);
+  alternatives_ = {std::move(section), std::move(of), std::move(help), "", {}};
+}
+
+void Schema::load_alternatives(const YamlEntry& section, const std::string& file) {
+  const std::string &name = alternatives_.section, &of = alternatives_.of;
+  auto refuse = [&](const YamlEntry& at, const std::string& path, const std::string& expected) {
+    throw Error({.code = ErrorCode::config,
+                 .what = fmt::format("{} is a section, not a key", quote(path)),
+                 .where = fmt::format("{}:{}:{}: {}", file, at.line, at.column, quote(path)),
+                 .expected = expected,
+                 .got = describe(at.value),
+                 .remedy = fmt::format("indent below it what differs in `{}`", of)});
+  };
+  const bool empty = section.value.kind == YamlNode::Kind::null;
+  if (!empty && section.value.kind != YamlNode::Kind::map)
+    refuse(section, name, fmt::format("names, each with keys of `{}` below it", of));
+  for (const YamlEntry& entry : section.value.entries) {
+    const std::string path = name + "." + entry.key;
+    if (entry.value.kind != YamlNode::Kind::map)
+      refuse(entry, path, fmt::format("keys of `{}`: {}", of, names_in(of)));
+    for (const YamlEntry& inner : entry.value.entries)
+      if (find(of + "." + inner.key) == nullptr)
+        refuse_unknown(of + "." + inner.key,
+                       fmt::format("{}:{}:{}: {}", file, inner.line, inner.column,
+                                   quote(path + "." + inner.key)));
+  }
+  alternatives_.file = file;
+  alternatives_.entries = section.value.entries;
+}
+
+std::vector<std::string> Schema::alternative_names() const {
+  std::vector<std::string> names;
+  for (const YamlEntry& entry : alternatives_.entries) names.push_back(entry.key);
+  return names;
+}
+
+void Schema::take_alternative(std::string_view name) {
+  const auto at = std::find_if(alternatives_.entries.begin(), alternatives_.entries.end(),
+                               [&](const YamlEntry& entry) { return entry.key == name; });
+  MR_CHECK(at != alternatives_.entries.end(), "no alternative `{}`", name);
+  ++loads_;
+  for (const YamlEntry& entry : at->value.entries)
+    load_entry(entry, alternatives_.of + "." + entry.key,
+               fmt::format("{}.{}.{}", alternatives_.section, name, entry.key), alternatives_.file);
+}
+
+void Schema::load_entry(const YamlEntry& entry, const std::string& path, const std::string& shown,
+                        const std::string& file) {
   const YamlNode& value = entry.value;
   auto place = [&](int line, int column) {
-    return fmt::format("{}:{}:{}: {}", file, line, column, quote(path));
+    return fmt::format("{}:{}:{}: {}", file, line, column, quote(shown));
   };
+  if (!path.empty() && path == alternatives_.section) {
+    load_alternatives(entry, file);
+    return;
+  }
   Key* const key = find_given(path);
   if (key == nullptr && !is_section(path)) refuse_unknown(path, place(entry.line, entry.column));
   if (key == nullptr && value.kind == YamlNode::Kind::null) return;  // a section left empty

@@ -110,11 +110,18 @@ class Schema {
   Key& text_list(std::string path, std::vector<std::string>* target);   // or one text
   Key& duration_list(std::string path, std::vector<Duration>* target);  // or one duration
 
+  // Section `section` holds alternatives of section `of`: under each name, keys of that section.
+  // They mean nothing until one is taken.
+  void alternatives(std::string section, std::string of, std::string help);
+
   void load(const fs::path& file);  // YAML or JSON
   void load_text(std::string_view text, const std::string& name);
   // "a.b=c", with or without a leading "+" or "++". Texts and choices are taken as they stand
   // unless they start with a quote; everything else is read as YAML.
   void override_with(const std::string& assignment);
+  std::vector<std::string> alternative_names() const;  // those of the last file, in its order
+  // The keys of this one, as if the file had them in the section itself. It is one of the names.
+  void take_alternative(std::string_view name);
   // After the last load and override: every required key was given.
   void finish() const;
 
@@ -144,12 +151,21 @@ class Schema {
   std::string names_in(const std::string& section) const;
   void check_declarations() const;
   void load_map(const YamlNode& map, const std::string& prefix, const std::string& file);
-  void load_entry(const YamlEntry& entry, const std::string& path, const std::string& file);
+  // `path` is the key; `shown` is how the file has it.
+  void load_entry(const YamlEntry& entry, const std::string& path, const std::string& shown,
+                  const std::string& file);
+  void load_alternatives(const YamlEntry& section, const std::string& file);
   [[noreturn]] void refuse_unknown(const std::string& path, std::string where) const;
   void write_section(const std::string& prefix, std::string* out) const;
 
   std::deque<Key> keys_;  // in the order of declaration; references stay valid
   int loads_ = 0;
+
+  struct Alternatives {
+    std::string section, of, help, file;
+    std::vector<YamlEntry> entries;
+  };
+  Alternatives alternatives_;  // without a section: there are none
 };
 
 }  // namespace millrace

@@ -332,6 +332,54 @@ TEST_F(SchemaTest, LaterWins) {
   EXPECT_EQ(schema_.where("name"), "command line: name=four");
 }
 
+TEST_F(SchemaTest, AnAlternativeStandsInForItsSection) {
+  const std::string text =
+      "data: {files: a.txt, buckets: [[1]]}\n"
+      "sets:\n"
+      "  plays: {files: plays.txt}\n"
+      "  tales:\n"
+      "    files: [b.txt, c.txt]\n"
+      "    buckets: [[2]]\n";
+  load_error(text);  // not declared yet
+  schema_.alternatives("sets", "data", "Named sets.");
+  schema_.load_text(text, "f.yaml");
+  EXPECT_EQ(schema_.alternative_names(), (std::vector<std::string>{"plays", "tales"}));
+  EXPECT_EQ(settings_.files, (std::vector<std::string>{"a.txt"})) << "none was taken";
+  schema_.take_alternative("plays");
+  EXPECT_EQ(settings_.files, (std::vector<std::string>{"plays.txt"}));
+  EXPECT_EQ(settings_.buckets, (IntegerRows{{1}})) << "it says nothing about these";
+  EXPECT_EQ(schema_.origin("data.files"), "f.yaml:3:18");
+  schema_.take_alternative("tales");
+  EXPECT_EQ(settings_.files, (std::vector<std::string>{"b.txt", "c.txt"}));
+  EXPECT_EQ(settings_.buckets, (IntegerRows{{2}}));
+  schema_.override_with("data.files=mine.txt");
+  EXPECT_EQ(settings_.files, (std::vector<std::string>{"mine.txt"}));
+  EXPECT_EQ(schema_.resolved_yaml().find("sets"), std::string::npos) << "what was taken is written";
+  EXPECT_NE(schema_.markdown().find("## sets\n\nNamed sets.\n"), std::string::npos);
+  EXPECT_EQ(override_error("sets=plays").expected, "one of its keys: `plays`, `tales`");
+  schema_.load_text("name: x\nsets:\n", "empty.yaml");
+  EXPECT_TRUE(schema_.alternative_names().empty());
+}
+
+TEST_F(SchemaTest, RefusesBadAlternatives) {
+  schema_.alternatives("sets", "data", "Named sets.");
+  ErrorFields fields = load_error("sets: plays\n");
+  EXPECT_EQ(fields.where, "f.yaml:1:1: `sets`");
+  EXPECT_EQ(fields.got, "`plays`");
+  fields = load_error("sets:\n  plays: plays.txt\n");
+  EXPECT_EQ(fields.where, "f.yaml:2:3: `sets.plays`");
+  EXPECT_EQ(fields.expected, "keys of `data`: `buckets`, `files`");
+  // Also of one that nobody takes.
+  fields = load_error("sets:\n  plays: {files: a.txt}\n  tales:\n    fiels: b.txt\n");
+  EXPECT_EQ(fields.where, "f.yaml:4:5: `sets.tales.fiels`");
+  EXPECT_EQ(fields.expected, "one of: `buckets`, `files`");
+  EXPECT_EQ(fields.remedy, "did you mean `data.files`?");
+  EXPECT_EQ(load_error("stes: {plays: {files: a.txt}}\n").where, "f.yaml:1:1: `stes`");
+  schema_.load_text("sets: {plays: {buckets: 3}}\n", "f.yaml");
+  fields = config_error_of([&] { schema_.take_alternative("plays"); });
+  EXPECT_EQ(fields.where, "f.yaml:1:25: `sets.plays.buckets`");
+}
+
 TEST_F(SchemaTest, Overrides) {
   schema_.override_with("training.batch_size=1e2");
   EXPECT_EQ(settings_.batch_size, 100);

@@ -191,6 +191,10 @@ std::string Schema::names_in(const std::string& section) const {
     if (std::find(names.begin(), names.end(), name) == names.end())
       names.push_back(std::move(name));
   }
+  if (!alternatives_.section.empty()) {
+    if (section.empty()) names.push_back(alternatives_.section);
+    if (section == alternatives_.section) names = alternative_names();
+  }
   return join(names, [](const std::string& name) { return "`" + name + "`"; });
 }
 
@@ -287,6 +291,8 @@ std::string Schema::markdown() const {
                          cell(key.limits()), cell(meaning));
     }
   }
+  if (!alternatives_.section.empty())
+    out += fmt::format("\n## {}\n\n{}\n", alternatives_.section, alternatives_.help);
   return out;
 }
 

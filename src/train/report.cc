@@ -16,12 +16,17 @@ std::string describe(const StepReport& r) {
 }
 
 std::string describe(const EpochReport& r) {
-  std::string text =
-      fmt::format("Epoch [{}/{}] Average Train Loss: {:.4f}  ({}, {:.1f} samples/s;", r.epoch,
-                  r.epochs, r.loss, human_seconds(r.seconds), r.samples_per_second);
+  std::string text = fmt::format(
+      "Epoch [{}/{}] Average Train Loss: {:.4f}\n"
+      "  Epoch time: {:.1f}s | Throughput: {:.0f} samples/sec",
+      r.epoch, r.epochs, r.loss, r.seconds, r.samples_per_second);
+  const char* between = " | ";
   for (const auto& [name, share] : r.shares)
-    if (share >= 0.005) text += fmt::format(" {} {:.0f} %", name, 100 * share);
-  return text + ")";
+    if (share >= 0.005) {
+      text += fmt::format("{}{} {:.0f} %", between, name, 100 * share);
+      between = ", ";
+    }
+  return text;
 }
 
 std::string describe_evaluation(int64_t step, const Metrics& metrics, bool best) {

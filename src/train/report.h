@@ -26,7 +26,7 @@ struct EpochReport {
       shares;  // of the time, by ledger owner; largest first
 };
 
-// As a line of a log.
+// As lines of a log.
 std::string describe(const StepReport& report);
 std::string describe(const EpochReport& report);
 

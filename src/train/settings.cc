@@ -113,14 +113,27 @@ void Settings::declare(Schema& s) {
   s.integer("data.prefetch_factor", &data.prefetch_factor)
       .range(1, 1024)
       .help("Updates that each of them makes ahead.");
+  s.alternatives("datasets", "data",
+                 "Data sets by name. Under each name stand keys of `data`, and `--dataset NAME` "
+                 "on the command line puts them in the place of those in the section `data`:\n\n"
+                 "```yaml\ndatasets:\n  shakespeare: {train: input.txt}\n"
+                 "  stories: {train: stories/*.txt.gz, max_chars: 1e6}\n```");
 
   s.integer("training.batch_size", &batch_size)
       .range(1, 1 << 20)
-      .help("Sequences per micro-batch; times grad_accum it is the optimisation batch.");
+      .allow_auto()
+      .help(
+          "Sequences per micro-batch; times grad_accum it is the optimisation batch. auto: the "
+          "largest of 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ... that fits memory_limit, or nine "
+          "tenths of the device's memory, with nothing computed twice, and leaves at least 50 "
+          "updates to an epoch and 1,000 to a run; with effective_batch the largest that divides "
+          "it and fits, grad_accum making up the rest. Chosen once: a resumed run keeps it.");
   s.integer("training.grad_accum", &grad_accum).range(1, 1 << 16).help("Micro-batches per update.");
   s.integer("training.effective_batch", &effective_batch)
       .range(0, 1e12)
-      .help("batch_size x grad_accum, for whoever likes to write it down; refused when it is not.");
+      .help(
+          "batch_size x grad_accum, for whoever likes to write it down; refused when it is not. "
+          "With batch_size: auto it decides grad_accum.");
   s.choice("training.precision", &precision, {"auto", "fp32", "tf32", "bf16", "fp16"})
       .help(
           "What the model computes in. bf16, fp16: 16-bit values with 32-bit master weights, fp16 "

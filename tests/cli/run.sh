@@ -694,6 +694,62 @@ report "to the same average" "$(cmp "$whole/checkpoints/checkpoint-4/model.safet
 run train good.yaml --run-name average --resume training.ema_decay=0.5 training.max_steps=4
 holds "another ema_decay" 2 'training.ema_decay' 'expected: 0.9'
 
+# --- data sets by name
+for i in $(seq 200); do echo "to be or not to be, $i"; done >play.txt
+{
+  cat good.yaml
+  printf 'datasets:\n  play: {train: play.txt, max_chars: 2000}\n  grammar:\n    train: builtin:grammar\n'
+} >sets.yaml
+refused "a data set of no such name" 2 'no data set is called `hamlet`' 'command line: --dataset hamlet' 'expected: one of `play`, `grammar`' 'sets.yaml' 'got:      `hamlet`' 'remedy:   add it' -- train sets.yaml --dataset hamlet
+refused "a data set nearly there" 2 'did you mean `grammar`' -- plan sets.yaml --dataset gramar
+refused "a config without data sets" 2 'no data set is called `play`' 'good.yaml has none' 'data.train=FILE' -- data stats good.yaml --dataset play
+sed 's/max_chars/max_cahrs/' sets.yaml >sets-typo.yaml
+refused "an unknown key of a data set, taken or not" 2 'sets-typo.yaml:18:27: `datasets.play.max_cahrs`' 'did you mean `data.max_chars`' -- plan sets-typo.yaml --dataset grammar
+run train sets.yaml --dataset play --run-name named checkpoint.every=1 runtime.stop_after=2
+holds "--dataset" 75 'play.txt: 1,800 training'
+report "its keys are in the resolved config" "$(grep -q 'train: \[play.txt\]  # sets.yaml:18:17' runs/latest/config.resolved.yaml && grep -q 'max_chars: 2000 ' runs/latest/config.resolved.yaml || grep -nE ' train:|max_chars' runs/latest/config.resolved.yaml)"
+run train sets.yaml --run-name named --resume
+holds "going on without it" 2 'cannot go on with another `data' 'remedy:'
+run train sets.yaml --dataset play --run-name named --resume
+holds "going on with it" 0 'to the bit' 'step=3/3'
+run train --resume named training.max_steps=4
+holds "or by the run alone" 0 'play.txt: 1,800 training' 'step=4/4'
+run data prepare sets.yaml --dataset play data.max_chars=1000
+holds "what the command line says goes before it" 0 'play.txt'
+report "and what it says otherwise stays" "$(run train sets.yaml --dataset play data.max_chars=1000 >/dev/null; grep -q 'play.txt: 900 training' "$work/err" || echo '  it does not')"
+
+# --- the batch that memory and data allow
+run plan good.yaml training.batch_size=8 --json
+eight=$(field arena_bytes "$work/out")
+run plan good.yaml training.batch_size=auto
+holds "a batch by the data" 0 'batch        24 (auto: with 32 sequences an update an epoch would be 39 updates, fewer than 50); the largest that fits'
+run plan good.yaml training.batch_size=auto "runtime.memory_limit=$eight"
+holds "a batch by the memory" 0 'batch        8 (auto: 16 would need ' 'recomputed   nothing'
+run plan good.yaml training.batch_size=auto --memory "$((eight - 1))" --json
+report "a byte less, a smaller batch" "$([ "$code" -eq 0 ] && [ "$(field batch_size "$work/out")" = 4 ] || echo "  exit code $code, batch $(field batch_size "$work/out")")"
+refused "not even one sequence" 3 'does not fit' '`training.batch_size` (auto: not even it fits in ' 'remedy:' -- train good.yaml training.batch_size=auto runtime.memory_limit=1KB
+run train good.yaml --run-name eight training.batch_size=8 training.max_steps=4
+whole=$(readlink -f runs/latest)
+run train good.yaml --run-name auto training.batch_size=auto training.max_steps=4 "runtime.memory_limit=$eight" runtime.stop_after=2
+holds "training with it" 75 'batch    8 (auto: 16 would need ' '16 tokens x 8 sequences'
+report "the resolved config has it" "$(grep -q ' batch_size: 8  # auto: 16 would need ' runs/latest/config.resolved.yaml || grep batch_size runs/latest/config.resolved.yaml)"
+run train good.yaml --run-name auto --resume training.batch_size=auto training.max_steps=4
+holds "a resumed run keeps it, with more memory as well" 0 'to the bit' '16 tokens x 8 sequences' 'step=4/4'
+report "and nothing about it changed" "$(grep 'changed  training.[bg]' "$work/err")"
+report "to the weights of a batch that was said" "$(cmp "$whole/checkpoints/checkpoint-4/model.safetensors" runs/latest/checkpoints/checkpoint-4/model.safetensors 2>&1)"
+run train good.yaml --run-name parts training.batch_size=auto training.effective_batch=24 "runtime.memory_limit=$eight"
+resolved() { sed -n "s/^ *$1: \([0-9]*\) .*/\1/p" runs/latest/config.resolved.yaml; }
+report "an effective batch in parts that fit" "$([ "$code" -eq 0 ] && [ "$(resolved grad_accum)" -gt 1 ] && [ $(($(resolved batch_size) * $(resolved grad_accum))) -eq 24 ] || echo "  exit code $code, $(resolved batch_size) x $(resolved grad_accum)")"
+refused "an effective batch that the parts do not make" 2 'training.effective_batch' 'batch_size 4 x grad_accum 5 = 20' -- train good.yaml training.batch_size=auto training.effective_batch=24 training.grad_accum=5
+
+# --- epochs
+run train good.yaml --run-name epochs training.max_steps=0 training.num_epochs=4 data.grammar_chars=1000 'checkpoint.every=2 epochs' checkpoint.keep_last=9 checkpoint.keep_best=0
+holds "epochs" 0 'Epoch [1/4] Average Train Loss: ' 'Epoch [4/4] Average Train Loss: '
+report "their times" "$([ "$(grep -cE '^  Epoch time: [0-9.]+s \| Throughput: [0-9]+ samples/sec' "$work/err")" -eq 4 ] || echo '  not four')"
+last=$(field step runs/latest/run.json)
+report "a checkpoint every two epochs" "$([ "$(ls -v runs/latest/checkpoints)" = "checkpoint-$((last / 2))"$'\n'"checkpoint-$last" ] || ls runs/latest/checkpoints)"
+report "made in the loop, not behind it" "$(cmp -s "runs/latest/checkpoints/checkpoint-$((last / 2))/model.safetensors" "runs/latest/checkpoints/checkpoint-$last/model.safetensors" && echo '  they hold the same weights')"
+
 # --- help, version, colour
 run --help
 problem=

@@ -2,8 +2,8 @@
 # tests/seeds/run.sh BINARY: the config blocks of the first users' notes, word for word, each planned and trained for 20
 # updates on the CPU with nothing added but data and, where the keys do not tell it, the kind of model. Those of the first
 # note stand here (in its eleventh are two lines of prose, left out), and as a ladder in configs/summarizer*.yaml; those of the
-# second are configs/*.json.
-# MILLRACE_FULL=1: the two larger ones of these too.
+# second are configs/*.json; those of the third stand here and say nothing of the model: a small one is added.
+# MILLRACE_FULL=1: the two larger ones of configs/*.json too.
 set -u
 [ $# -eq 1 ] && [ -x "$1" ] || {
   echo "usage: $0 BINARY" >&2
@@ -57,6 +57,9 @@ sizes=(prototype)
 for size in "${sizes[@]}"; do
   tried "$configs/$size.json" "${pairs[@]}" model.type=seq2seq
   tried "$configs/$size.json" device=cpu data.train=text.txt
+done
+for config in "$here"/002_*.yaml; do
+  tried "$config" device=cpu data.train=text.txt model.d_model=64 model.num_layers=2
 done
 echo "seeds: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]
