@@ -283,6 +283,7 @@ for config in "$repository"/configs/*.yaml "$repository"/configs/*.json; do
     holds "data stats pedestrians.yaml" 0 'paths        '
     continue
     ;;
+  finetune.yaml) continue ;; # wants weights: below
   multi30k.yaml | mts-dialog.yaml | translator.yaml | summarizer*.yaml) own=(data.folder=stand-in data.vocab_size=300) ;;
   *) own=(data.train=builtin:grammar data.grammar_chars=20000) ;;
   esac
@@ -395,6 +396,8 @@ report "all of a model is tuned unless said" "$([ "$code" -eq 0 ] && grep -q "\"
 run plan tune.yaml --json 'model.freeze=[embedding, "layers.*.mlp"]'
 frozen=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$')
 report "what is frozen has no moments" "$([ "$code" -eq 0 ] && [ -n "$whole" ] && [ "$frozen" -lt "$whole" ] || echo "  exit code $code, $frozen and $whole bytes of moments")"
+run plan "$repository/configs/finetune.yaml" model.init_from=hf data.train=asked.jsonl training.max_length=8
+holds "plan finetune.yaml" 0 'fits         yes'
 run train tune.yaml --run-name tuned
 holds "a tuned model" 0 'step=4/4'
 run train tune.yaml --run-name lora model.lora.rank=2
