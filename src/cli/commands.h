@@ -59,6 +59,15 @@ struct GenerateArguments {
 };
 int generate_command(const GenerateArguments& arguments);
 
+struct ConvertArguments {
+  std::string from;           // import: a Hugging Face folder; export: also a run or a checkpoint
+  std::string to;             // a folder, or a file for GGUF; must not be there
+  std::string format = "hf";  // or gguf
+  std::string dtype = "f32";  // of matrices: f32, f16 or bf16
+  bool is_import = false;
+};
+int convert_command(const ConvertArguments& arguments);
+
 struct ScoreArguments {
   std::string hypotheses, references;  // files with a text on each line
   std::vector<std::string> metrics;    // --metric, none: all

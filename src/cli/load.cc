@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "cli/device.h"
+#include "cli/model_folder.h"
 #include "cli/quickstart.h"
 #include "core/text.h"
 #include "graph/passes.h"
@@ -37,11 +38,18 @@ std::string family_that_knows(const std::vector<std::string>& keys,
   return found == families.end() ? usual : *found;
 }
 
-// The family decides which keys exist, so it is looked up before the schema reads the file.
-std::string family_of(const std::string& text, const std::string& name,
-                      const std::vector<std::string>& overrides) {
-  std::string family, where = name;
+// What decides which keys exist, looked up before the schema reads the file.
+struct ModelChoice {
+  std::string family, where;
+  std::string init_from, init_where;
   std::vector<std::string> keys;  // that the family must know
+};
+
+ModelChoice model_choice(const std::string& text, const std::string& name,
+                         const std::vector<std::string>& overrides) {
+  ModelChoice choice;
+  auto& [family, where, init_from, init_where, keys] = choice;
+  where = init_where = name;
   const YamlNode root = parse_yaml(text, name);
   for (const YamlEntry& section : root.entries) {
     if (section.value.kind != YamlNode::Kind::map) keys.push_back(section.key);
@@ -51,6 +59,10 @@ std::string family_of(const std::string& text, const std::string& name,
         if (entry.key == "type") {
           family = entry.value.text;
           where = fmt::format("{}:{}:{}", name, entry.value.line, entry.value.column);
+        } else if (entry.key == "init_from") {
+          init_from = entry.value.text;
+          init_where = fmt::format("{}:{}:{}: `model.init_from`", name, entry.value.line,
+                                   entry.value.column);
         }
       }
   }
@@ -61,18 +73,86 @@ std::string family_of(const std::string& text, const std::string& name,
       family = o.substr(11);
       where = "command line: " + printable(o, 200);
     }
+    if (o.starts_with("model.init_from=")) {
+      init_from = o.substr(16);
+      init_where = "command line: " + printable(o, 200);
+    }
   }
+  return choice;
+}
+
+std::string family_of(const ModelChoice& choice) {
   const auto families = model_families();
-  if (family.empty()) family = family_that_knows(keys, families);
+  const std::string family =
+      choice.family.empty() ? family_that_knows(choice.keys, families) : choice.family;
   if (std::find(families.begin(), families.end(), family) != families.end()) return family;
   const std::string near = nearest(family, families);
   throw Error({.code = ErrorCode::config,
                .what = "bad value for `model.type`",
-               .where = where,
+               .where = choice.where,
                .expected = fmt::format("one of `{}`", fmt::join(families, "`, `")),
                .got = fmt::format("`{}`", printable(family, 200)),
                .remedy = near.empty() ? "model.type=" + families.front()
                                       : fmt::format("did you mean `{}`?", near)});
+}
+
+// A model whose sizes are those of the folder: they are the defaults of its keys.
+std::unique_ptr<Model> model_of_folder(const ModelChoice& choice, const fs::path& folder,
+                                       std::string& family) {
+  auto model = load_model_config(folder, &family);
+  if (!choice.family.empty() && choice.family != family)
+    throw Error({.code = ErrorCode::config,
+                 .what = "the weights are of another model family",
+                 .where = choice.where,
+                 .expected = fmt::format("`{}`, as {} has it", family, folder.string()),
+                 .got = fmt::format("`{}`", printable(choice.family, 200)),
+                 .remedy = "leave model.type out: the folder knows"});
+  return model;
+}
+
+// The tokenizer is the folder's: another one would give the model's ids other meanings.
+void take_tokenizer(LoadedRun& run) {
+  constexpr const char* kKey = "data.tokenizer";
+  const fs::path folder = run.settings.tuning.init_from;
+  std::string& tokenizer = run.settings.data.tokenizer;
+  if (folder.empty()) return;
+  const auto file = tokenizer_file(folder);
+  if (!run.schema.was_set(kKey)) {
+    if (!file)
+      throw Error({.code = ErrorCode::config,
+                   .what = "the folder of model.init_from has no tokenizer",
+                   .where = folder.string(),
+                   .expected = fmt::format("{}", fmt::join(kTokenizerFiles, " or ")),
+                   .got = "neither",
+                   .remedy = "data.tokenizer=FILE, the one that the weights were trained with"});
+    tokenizer = file->string();
+    run.schema.note(kKey, "auto: of model.init_from");
+    return;
+  }
+  const bool same = !file || tokenizer == "ids" ||
+                    (fs::is_regular_file(tokenizer) &&
+                     read_tokenizer(tokenizer)->file() == read_tokenizer(*file)->file());
+  if (same) return;
+  throw Error({.code = ErrorCode::config,
+               .what = "the tokenizer does not match the weights",
+               .where = run.schema.where(kKey),
+               .expected = file->string() + ", which the weights come with",
+               .got = tokenizer + ", another one",
+               .remedy = "leave data.tokenizer out"});
+}
+
+// More ids than the weights have rows.
+void check_vocabulary(const LoadedRun& run, const Dataset& set) {
+  const std::string& folder = run.settings.tuning.init_from;
+  if (folder.empty() || run.model->vocab_size() < 0 || set.vocab_size <= run.model->vocab_size())
+    return;
+  throw Error({.code = ErrorCode::config,
+               .what = "the tokenizer does not match the weights",
+               .where = run.settings.data.tokenizer,
+               .expected = fmt::format("at most {} tokens, as {} has", run.model->vocab_size(),
+                                       (fs::path(folder) / "config.json").string()),
+               .got = fmt::format("{}", set.vocab_size),
+               .remedy = "the tokenizer that the weights were trained with"});
 }
 
 void check_passes(const LoadedRun& run) {
@@ -210,7 +290,16 @@ void check_batching(const LoadedRun& run, const Dataset& set) {
   if (set.fields == 2 && batching == "windows")
     refuse("pairs cannot be read as one long text", "buckets, packing or auto",
            "data.batching=auto");
-  if (set.fields == 2 && set.end_id < 0)
+  const std::string& separator = run.settings.data.separator;
+  if (run.model->takes().pairs && separator != "end")
+    throw Error({.code = ErrorCode::config,
+                 .what = fmt::format("a source that {} reads ends with the end token",
+                                     run.settings.model_type),
+                 .where = run.schema.where("data.separator"),
+                 .expected = "end",
+                 .got = separator,
+                 .remedy = "data.separator=end"});
+  if (set.fields == 2 && separator == "end" && set.end_id < 0)
     throw Error({.code = ErrorCode::config,
                  .what = "pairs want a token between source and target",
                  .where = run.schema.where("data.tokenizer"),
@@ -308,8 +397,15 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
              "name a file (configs/ has ready ones), or leave it out for the built-in quickstart"});
   run->config_text =
       request.config.empty() ? std::string(kQuickstartConfig) : read_file(request.config, 16 << 20);
-  const std::string family = family_of(run->config_text, name, request.overrides);
-  run->model = make_model(family);
+  const ModelChoice choice = model_choice(run->config_text, name, request.overrides);
+  std::string family;
+  if (choice.init_from.empty()) {
+    family = family_of(choice);
+    run->model = make_model(family);
+  } else {
+    run->model =
+        model_of_folder(choice, find_initial_folder(choice.init_from, choice.init_where), family);
+  }
   run->settings.declare(run->schema);
   run->model->declare(run->schema);
   run->schema.load_text(run->config_text, name);
@@ -318,6 +414,10 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   run->schema.finish();
   run->settings.model_type = family;
   settle_batch_for_now(*run, request.settled_batch);
+  if (std::string& from = run->settings.tuning.init_from; !from.empty()) {
+    // Where it is now: a run goes on from any folder, and with the same weights.
+    from = fs::absolute(find_initial_folder(from, choice.init_where)).lexically_normal().string();
+  }
   check_effective_batch(*run);
   check_passes(*run);
   check_device(run->settings.device, run->schema.where("device"));
@@ -371,6 +471,7 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
     run->settings.data.vocab_size = size;
     run->schema.note("data.vocab_size", given ? "auto: model.vocab_size" : "auto");
   }
+  take_tokenizer(*run);
   Dataset set = open_dataset(data_options(s), observer);
   if (set.counts.bad > 0)
     observer.note(fmt::format("{} bad records were passed over, the first: {}",
@@ -386,7 +487,10 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
     run->schema.note("training.max_source_length",
                      own > 0 ? "auto: the model's" : "auto: max_length");
   }
+  check_vocabulary(*run, set);
   run->model->resolve(run->schema, set.vocab_size, {s.max_length, s.max_source_length});
+  if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run->model);
+  run->model = tuned_model(std::move(run->model), s.tuning, run->schema);
   check_curriculum(*run);
   run->data = make_training_data(std::move(set), s, run->model->takes(), observer);
   return run;

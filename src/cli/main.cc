@@ -27,6 +27,8 @@ constexpr const char* kHelp =
   millrace data stats CONFIG               lengths, and what padding costs with and without buckets and packing
   millrace data prepare CONFIG             tokenize now, so that training starts at once
   millrace generate RUN --prompt TEXT      text from a run, a checkpoint or a Hugging Face folder
+  millrace export RUN OUT [--format gguf]  a trained model for other programs: a Hugging Face folder, or GGUF
+  millrace import FOLDER OUT               a Hugging Face folder, checked and in one file, to train on or write with
   millrace score HYPOTHESES REFERENCES     BLEU, chrF and ROUGE of texts, line by line beside their references
   millrace docs config                     every config key with its meaning, default and range
   millrace docs ops                        every op of the engine with its kernels
@@ -197,6 +199,30 @@ int run(int argc, char** argv) {
                    "auto (what the device is fast in), fp32, tf32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "tf32", "bf16", "fp16"}))
       ->capture_default_str();
+  millrace::ConvertArguments exported, imported;
+  CLI::App* export_app = app.add_subcommand(
+      "export", "a trained model for other programs; low-rank additions are merged");
+  export_app
+      ->add_option(
+          "RUN", exported.from,
+          "run folder or name (its best checkpoint), a checkpoint, or a Hugging Face folder")
+      ->required();
+  export_app->add_option("OUT", exported.to, "folder to make, or the .gguf file")->required();
+  export_app
+      ->add_option(
+          "--format", exported.format,
+          "hf (config.json, model.safetensors, tokenizer) or gguf (GPT-2 and Llama shapes)")
+      ->check(CLI::IsMember({"hf", "gguf"}))
+      ->capture_default_str();
+  CLI::App* import_app = app.add_subcommand(
+      "import", "a Hugging Face folder (shards, 16 bits), checked and in one file of f32");
+  imported.is_import = true;
+  import_app->add_option("FOLDER", imported.from, "a Hugging Face folder")->required();
+  import_app->add_option("OUT", imported.to, "folder to make")->required();
+  for (auto [sub, arguments] : {std::pair{export_app, &exported}, {import_app, &imported}})
+    sub->add_option("--dtype", arguments->dtype, "of matrices: f32, f16 or bf16; vectors stay f32")
+        ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+        ->capture_default_str();
   millrace::ScoreArguments score;
   CLI::App* score_app =
       app.add_subcommand("score",
@@ -224,8 +250,8 @@ int run(int argc, char** argv) {
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train",    "plan",  "eval", "data",
-                                          "generate", "score", "runs", "docs"};
+  const std::vector<std::string> commands{"train", "plan", "eval", "data",   "generate",
+                                          "score", "runs", "docs", "export", "import"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
@@ -243,6 +269,8 @@ int run(int argc, char** argv) {
     const int code = app.exit(e);
     return code == 0 ? 0 : static_cast<int>(millrace::ErrorCode::config);
   }
+  if (*export_app) return millrace::convert_command(exported);
+  if (*import_app) return millrace::convert_command(imported);
   if (*docs_app) return millrace::docs_command(page);
   if (*stats_app) return millrace::data_stats_command(data);
   if (*prepare_app) return millrace::data_prepare_command(data);

@@ -1,6 +1,7 @@
 // A trained model on disk: which folder a person means, and what stands in it.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/file.h"
@@ -13,7 +14,16 @@ namespace millrace {
 // best checkpoint by checkpoint.metric, else its newest.
 fs::path find_model_folder(const fs::path& runs, const std::string& what);
 
-std::unique_ptr<Model> load_model_config(const fs::path& folder);
+// The same for model.init_from, which `where` is the place of.
+fs::path find_initial_folder(const std::string& what, const std::string& where);
+
+// The model of a folder, and which family it is of. Of a folder of low-rank additions: the model
+// that they are added to.
+std::unique_ptr<Model> load_model_config(const fs::path& folder, std::string* family = nullptr);
+// Error (config) when its weights are damaged, or not those of the model.
+void check_folder(const fs::path& folder, const Model& model);
+// Where a folder keeps its tokenizer; nothing: it has none.
+std::optional<fs::path> tokenizer_file(const fs::path& folder);
 // Error when there is no tokenizer.json, or it is of a kind that Millrace does not read.
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder);
 

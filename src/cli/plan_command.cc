@@ -93,9 +93,10 @@ int plan_command(const PlanArguments& arguments) {
   // On a device every other batch would have its library plans built, a second each: not searched.
   const int64_t largest =
       on_host ? largest_batch(*run->model, s, run->data.batches->shapes()[0], limit, *backend) : 0;
-  int64_t parameters = 0, matrices = 0;
+  int64_t parameters = 0, matrices = 0, trained = 0;
   for (const Parameter& p : run->model->parameters()) {
     parameters += p.shape.numel();
+    if (p.trained) trained += p.shape.numel();
     if (p.decay) matrices += p.shape.numel();
   }
   const double flops = update_cost(programs, s).flops,
@@ -115,6 +116,7 @@ int plan_command(const PlanArguments& arguments) {
         {"fits", fits},
         {"limit_bytes", limit},
         {"parameters", parameters},
+        {"trained_parameters", trained},
         {"flops_per_token", flops / tokens},
         {"flops_per_update", flops},
         {"bytes_per_update", update_cost(programs, s).bytes},
@@ -143,8 +145,9 @@ int plan_command(const PlanArguments& arguments) {
 
   std::string out =
       fmt::format("device       {} in {}{}\n", backend->name(), run->settings.precision, note);
-  out += fmt::format("parameters   {} ({} in matrices)\n", with_commas(parameters),
-                     with_commas(matrices));
+  out += fmt::format("parameters   {} ({} in matrices){}\n", with_commas(parameters),
+                     with_commas(matrices),
+                     trained < parameters ? fmt::format("; {} train", with_commas(trained)) : "");
   out += fmt::format("compute      {} FLOP per token, {} per update of {} tokens\n",
                      human_count(flops / tokens), human_count(flops),
                      with_commas(static_cast<int64_t>(tokens)));

@@ -362,6 +362,13 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void MappedFile::let_go(std::span<const std::byte> part) const {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto offset = static_cast<size_t>(part.data() - data_);
+  const size_t begin = offset / page * page;
+  madvise(const_cast<std::byte*>(data_) + begin, offset + part.size() - begin, MADV_DONTNEED);
+}
+
 void sync_folder(const fs::path& path) {
   const fs::path folder = path.empty() ? fs::path(".") : path;
   const int fd = file_system().open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);

@@ -98,6 +98,8 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  // These bytes were read and will hardly be again: they no longer count as this process's memory.
+  void let_go(std::span<const std::byte> part) const;
 
  private:
   const std::byte* data_ = nullptr;

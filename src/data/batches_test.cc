@@ -272,6 +272,27 @@ TEST_F(RecordBatchesTest, PairsScoreTheTargetOnly) {
   EXPECT_EQ(text(second.targets), "------t|");
 }
 
+TEST_F(RecordBatchesTest, JoinedPairsHaveNothingBetween) {
+  const Dataset data = open({.train = {file("a.jsonl",
+                                            "{\"q\": \"ab\", \"a\": \"cd\"}\n"
+                                            "{\"q\": \"longsource\", \"a\": \"t\"}\n")},
+                             .fields = {"q", "a"},
+                             .validation_fraction = 0,
+                             .joined_pairs = true});
+  const auto b = batches(data, "buckets", 8, std::nullopt, 1);
+  auto text = [&](const Ids& ids) {
+    std::string s;
+    for (const int32_t id : ids)
+      s += id < 0 ? "-" : id == data.end_id ? "|" : data.tokenizer().decode({&id, 1});
+    return s;
+  };
+  const Batch first = filled(*b, 0), second = filled(*b, 1);
+  EXPECT_EQ(text(first.tokens), "|abcd");
+  EXPECT_EQ(text(first.targets), "--cd|");
+  EXPECT_EQ(text(second.tokens), "gsourcet");
+  EXPECT_EQ(text(second.targets), "------t|");
+}
+
 // One place holds the end of a source, and nothing is left of the target.
 TEST_F(RecordBatchesTest, NothingToPredictIsAnError) {
   const Dataset data = lines("a\nb\n", "c\nd\n");

@@ -191,6 +191,7 @@ DataRequest make_data_request(const DataOptions& options) {
                        "another tokenizer, or data.format=tokens", "ids", "data.tokenizer=char");
   }
   records.skip_bad = options.skip_bad_records;
+  records.joined = options.joined_pairs;
   if (request.grammar) {
     const auto validation = static_cast<int64_t>(options.validation_fraction *
                                                  static_cast<double>(options.grammar_chars));
@@ -215,6 +216,7 @@ DataRequest make_data_request(const DataOptions& options) {
   request.choices["fields"] = records.fields;
   request.choices["limits"] = {records.max_chars, records.max_records};
   request.choices["skip_bad"] = records.skip_bad;
+  if (records.joined) request.choices["joined"] = true;
   if (records.validation_fraction + records.test_fraction > 0)
     request.choices["split"] = {records.seed, records.validation_fraction, records.test_fraction};
   if (paths) return request;  // nothing is tokenized

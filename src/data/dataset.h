@@ -31,6 +31,7 @@ struct DataOptions {
   int64_t max_chars = 0, max_records = 0;
   int64_t grammar_chars = 3'000'000;  // training text that the grammar writes
   bool skip_bad_records = false;
+  bool joined_pairs = false;  // no end token between source and target
   uint64_t seed = 0;
   int threads = 0;  // that tokenize; 0: all
 };

@@ -185,6 +185,8 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
   const int64_t begin = now_ns();
   std::array<std::unique_ptr<TokenStoreWriter>, kSplits> writers;
   const int32_t end_id = has_records(records.format) ? tokenizer.end_id() : -1;
+  const bool pairs =
+      records.fields.size() == 2 || (!sources.empty() && !sources[0].targets.empty());
   RecordReader reader(records, sources);
   reader.set_cut([&](std::string_view text) { return tokenizer.last_cut(text); });
   prepared.times = for_each_block<EncodedBlock>(
@@ -197,7 +199,8 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
                          place.file, place.byte, encoded.ids);
           else
             tokenizer.encode_stored(text, place, encoded.ids);
-          if (end_id >= 0) encoded.ids.push_back(end_id);
+          const bool source = pairs && encoded.ends.size() % 2 == 0;
+          if (end_id >= 0 && !(source && records.joined)) encoded.ids.push_back(end_id);
           encoded.ends.push_back(encoded.ids.size());
         });
         return encoded;

@@ -50,6 +50,7 @@ struct RecordOptions {
   int64_t max_chars = 0, max_records = 0;  // of the training files; 0: no limit
   bool count_bytes = false;                // characters are bytes
   bool skip_bad = false;
+  bool joined = false;  // no end token between source and target
   int token_width = 2;  // of files of tokens that do not say
 };
 

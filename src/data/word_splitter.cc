@@ -182,4 +182,8 @@ std::unique_ptr<WordSplitter> make_splitter(const std::string& expression,
   return std::make_unique<ExpressionSplitter>(expression, where);
 }
 
+std::string splitter_name(std::string_view expression) {
+  return expression == kGpt2 ? "gpt-2" : expression == kLlama3 ? "llama-bpe" : "";
+}
+
 }  // namespace millrace

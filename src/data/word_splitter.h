@@ -22,5 +22,7 @@ std::unique_ptr<WordSplitter> make_gpt2_splitter();
 // The expression as tokenizer.json writes it. Error with `where` when it is none.
 std::unique_ptr<WordSplitter> make_splitter(const std::string& expression,
                                             const std::string& where);
+// "gpt-2" or "llama-bpe", as llama.cpp calls the two; empty: another one.
+std::string splitter_name(std::string_view expression);
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 // its scope path; everything after it is ignored, and finish() throws it.
 #pragma once
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,13 @@
 #include "graph/graph.h"
 
 namespace millrace {
+
+// Low-rank additions to linear layers (LoRA, Hu et al., arXiv 2106.09685): x W + scale (x A) B.
+struct Adapters {
+  std::set<std::string> layers;  // by their scope paths: "layers.0.attention.qkv"
+  int64_t rank = 0;
+  double scale = 1, dropout = 0;  // dropout of x on its way into A
+};
 
 class Builder {
  public:
@@ -76,6 +84,10 @@ class Builder {
   Phase phase = Phase::forward;
   bool training = true;
   double label_smoothing = 0;  // of the loss in training
+  Adapters adapters;
+  std::set<std::string> linear_layers;  // that could have one, as model code makes them
+  // Parameters that nobody will ask the gradient of; an op may then do without computing it.
+  std::set<std::string> frozen;
 
   const Graph& graph() const { return graph_; }
   int32_t current_scope() const { return scope_; }

@@ -371,6 +371,7 @@ std::vector<float> SafetensorsFile::to_f32(const Entry& entry) const {
                  .got = entry.dtype,
                  .remedy = "convert the tensor to one of these types"});
   }
+  if (map_ && !stored.empty()) map_->let_go(stored);
   return values;
 }
 

@@ -82,6 +82,14 @@ void WeightFolder::read_index(const fs::path& folder) {
     if (!at) {
       if (opened.size() > kMaxFiles)
         throw damaged(where, fmt::format("at most {} files", kMaxFiles), "more");
+      if (!fs::exists(folder / name))
+        throw Error(
+            {.code = ErrorCode::failure,
+             .what = "a file of the weights is missing",
+             .where = (folder / name).string(),
+             .expected = fmt::format("the file that {} has tensor {} in", where, quote(tensor)),
+             .got = "nothing there",
+             .remedy = "fetch the whole folder again"});
       files_.push_back(std::make_unique<SafetensorsFile>(folder / name));
       at = files_.back().get();
     }

@@ -98,6 +98,23 @@ TEST(ExternalConfig, Llama) {
   EXPECT_NE(read(old)->external_config(), model->external_config());
 }
 
+// Both ways of writing scaled rotary positions, transformers 4 and 5, say the same.
+TEST(ExternalConfig, ScaledRotaryPositions) {
+  const Json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 64}};
+  Json old = llama(), now = llama();
+  old.erase("rope_parameters");
+  old["rope_theta"] = 5000.0;
+  old["rope_scaling"] = scaling;
+  now["rope_parameters"].update(scaling);
+  const std::string text = read(now)->external_config();
+  EXPECT_EQ(read(old)->external_config(), text);
+  EXPECT_EQ(Json::parse(text)["rope_scaling"], scaling);
+}
+
 // Every shape of the family comes back from what it writes.
 TEST(ExternalConfig, IsTheInverseOfWriting) {
   for (const char* keys :
@@ -107,8 +124,12 @@ TEST(ExternalConfig, IsTheInverseOfWriting) {
         "norm: rms_norm, activation: swiglu, bias: false, tied_embeddings: false",
         "d_model: 24, num_layers: 1, num_heads: 2, positions: rotary, norm: rms_norm, activation: "
         "swiglu, bias: true, rope_theta: 1234.5",
+        "d_model: 24, num_layers: 1, num_heads: 2, positions: rotary, norm: rms_norm, activation: "
+        "swiglu, bias: false, rope_scaling: linear, rope_factor: 2.5",
+        "d_model: 24, num_layers: 1, num_heads: 2, positions: rotary, norm: rms_norm, activation: "
+        "swiglu, bias: false, rope_scaling: llama3, rope_factor: 8, rope_original_length: 64",
         // Shapes that have no name elsewhere.
-        "d_model: 24, num_layers: 2, num_heads: 2, positions: rotary",
+        "d_model: 24, num_layers: 2, num_heads: 2, positions: rotary, rope_scaling: llama3",
         "d_model: 24, num_layers: 2, num_heads: 4, num_kv_heads: 2, bias: false",
         "d_model: 24, num_layers: 2, num_heads: 2, norm: rms_norm, activation: swiglu, norm_eps: "
         "3e-6"}) {
@@ -164,9 +185,18 @@ TEST(ExternalConfig, WhatCannotBeExpressedIsRefusedByField) {
       {changed(llama(), "head_dim", 32), "head_dim"},
       {changed(llama(), "mlp_bias", true), "mlp_bias"},
       {changed(llama(), "sliding_window", 128), "sliding_window"},
-      {changed(llama(), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}),
-       "rope_scaling.type"},
-      {changed(llama(), "rope_parameters", {{"rope_type", "llama3"}}), "rope_parameters.rope_type"},
+      {changed(llama(), "rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}), "rope_scaling.type"},
+      {changed(llama(), "rope_scaling", {{"type", "linear"}}), "rope_scaling.factor"},
+      {changed(llama(), "rope_scaling", {{"type", "linear"}, {"factor", 0.5}}),
+       "rope_scaling.factor"},
+      {changed(llama(), "rope_parameters", {{"rope_type", "llama3"}}), "rope_parameters.factor"},
+      {changed(llama(), "rope_parameters",
+               {{"rope_type", "llama3"},
+                {"factor", 8.0},
+                {"low_freq_factor", 4.0},
+                {"high_freq_factor", 4.0},
+                {"original_max_position_embeddings", 64}}),
+       "rope_parameters.low_freq_factor"},
       {changed(llama(), "rope_parameters", {{"partial_rotary_factor", 0.5}}),
        "rope_parameters.partial_rotary_factor"},
       {changed(llama(), "rope_parameters", {{"rope_theta", -1}}), "rope_parameters.rope_theta"},

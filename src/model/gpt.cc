@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/transformer.h"
+#include "ops/rope.h"
 
 namespace millrace {
 namespace {
@@ -23,7 +24,9 @@ class Gpt : public Model {
   }
 
   void resolve(Schema& s, int64_t vocab_size, MaxLengths lengths) override {
-    T_ = lengths.target;
+    MaxLengths own{T_, T_ > 0 ? lengths.source : 0};  // a source is none of its business
+    resolve_lengths(s, own, lengths);
+    T_ = own.target;
     s_.resolve(s);
     resolve_vocabulary(s, V_, vocab_size);
   }
@@ -168,6 +171,13 @@ class Gpt : public Model {
            {"tie_word_embeddings", tied_},
            {"attention_bias", s_.bias},
            {"mlp_bias", s_.bias}};
+      if (s_.rope_scaling != "none") {
+        j["rope_scaling"] = {{"rope_type", s_.rope_scaling}, {"factor", s_.rope_factor}};
+        if (s_.rope_scaling == "llama3")
+          j["rope_scaling"].update({{"low_freq_factor", s_.rope_low_frequency},
+                                    {"high_freq_factor", s_.rope_high_frequency},
+                                    {"original_max_position_embeddings", s_.rope_original_length}});
+      }
     } else {
       nlohmann::ordered_json keys = s_.keys();
       keys.update({{"num_layers", L_}, {"vocab_size", V_}, {"tied_embeddings", tied_}});
@@ -190,7 +200,87 @@ class Gpt : public Model {
     return true;
   }
 
+  // Names and keys of llama.cpp's architectures gpt2 and llama.
+  std::optional<GgufForm> gguf_form() const override {
+    // Its GPT-2 has one activation.
+    const bool gpt2 = is_gpt2() && s_.activation == "gelu_tanh";
+    if (!gpt2 && !is_llama()) return std::nullopt;
+    const std::string arch = gpt2 ? "gpt2" : "llama";
+    GgufForm form;
+    auto number = [&](const char* key, int64_t value) {
+      form.metadata.push_back({arch + key, static_cast<uint32_t>(value)});
+    };
+    auto real = [&](const char* key, double value) {
+      form.metadata.push_back({arch + key, static_cast<float>(value)});
+    };
+    form.metadata.push_back({"general.architecture", arch});
+    number(".context_length", T_);
+    number(".embedding_length", s_.D);
+    number(".feed_forward_length", s_.F);
+    number(".block_count", L_);
+    number(".attention.head_count", s_.H);
+    if (gpt2) {
+      real(".attention.layer_norm_epsilon", s_.eps);
+    } else {
+      number(".attention.head_count_kv", s_.G);
+      number(".vocab_size", V_);
+      number(".rope.dimension_count", s_.K());
+      real(".rope.freq_base", s_.theta);
+      real(".attention.layer_norm_rms_epsilon", s_.eps);
+    }
+    if (!gpt2 && s_.rope_scaling == "linear") {
+      form.metadata.push_back({arch + ".rope.scaling.type", std::string("linear")});
+      real(".rope.scaling.factor", s_.rope_factor);
+    } else if (!gpt2 && s_.rope_scaling == "llama3") {
+      const Attrs attrs = s_.rope_attrs();
+      form.more.push_back({"rope_freqs.weight", {s_.K() / 2}, DType::f32, [attrs, K = s_.K()] {
+                             std::vector<float> slower;
+                             for (int64_t d = 0; d < K / 2; ++d)
+                               slower.push_back(static_cast<float>(
+                                   rope_frequency({{"theta", attrs.number("theta")}}, d, K) /
+                                   rope_frequency(attrs, d, K)));
+                             return slower;
+                           }});
+    }
+    form.table = parameters();
+    for (Parameter& p : form.table) name_for_gguf(p, form.rotary_heads);
+    return form;
+  }
+
  private:
+  // "layers.2.mlp.up.weight" is "blk.2.ffn_up.weight", [out, in].
+  void name_for_gguf(Parameter& p, std::map<std::string, int64_t>& rotary_heads) const {
+    static const std::map<std::string, std::string> kNames = {{"embedding", "token_embd"},
+                                                              {"positions", "position_embd"},
+                                                              {"norm1", "attn_norm"},
+                                                              {"attention.qkv", "attn_qkv"},
+                                                              {"attention.output", "attn_output"},
+                                                              {"norm2", "ffn_norm"},
+                                                              {"mlp.gate", "ffn_gate"},
+                                                              {"mlp.up", "ffn_up"},
+                                                              {"mlp.down", "ffn_down"},
+                                                              {"norm", "output_norm"},
+                                                              {"head", "output"}};
+    const size_t dot = p.name.rfind('.');
+    const std::string suffix = p.name.substr(dot);
+    std::string layer = p.name.substr(0, dot), prefix;
+    if (const std::string_view begin = "layers."; layer.starts_with(begin)) {
+      const size_t end = layer.find('.', begin.size());
+      prefix = "blk." + layer.substr(begin.size(), end - begin.size()) + ".";
+      layer = layer.substr(end + 1);
+    }
+    p.transposed = p.shape.rank() == 2 && !prefix.empty();
+    if (p.parts() == 1) {
+      p.external = {prefix + kNames.at(layer) + suffix};
+      return;
+    }
+    p.external.clear();
+    for (const char* part : {"attn_q", "attn_k", "attn_v"})
+      p.external.push_back(prefix + part + suffix);
+    rotary_heads[p.external[0]] = s_.H;
+    rotary_heads[p.external[1]] = s_.G;
+  }
+
   // The shapes that transformers has a class for.
   bool is_gpt2() const {
     return s_.positions == "learned" && s_.norm == "layer_norm" && s_.bias &&
@@ -271,12 +361,34 @@ class Gpt : public Model {
       const auto rope = config.object(field);
       if (!rope) continue;
       s_.theta = rope->number("rope_theta", 0, 1e12).value_or(s_.theta);
-      for (const char* kind : {"rope_type", "type"})
-        if (rope->text(kind).value_or("default") != "default")
-          rope->refuse(kind, "default", "a model without scaled rotary positions");
+      read_rope_scaling(*rope);
       if (rope->number("partial_rotary_factor", 0, 1).value_or(1) != 1)
         rope->refuse("partial_rotary_factor", "1", kAnother);
     }
+  }
+
+  void read_rope_scaling(const ExternalConfig& rope) {
+    const char* const kind = rope.has("rope_type") ? "rope_type" : "type";
+    const std::string name = rope.text(kind).value_or("default");
+    if (name == "default") return;
+    if (name != "linear" && name != "llama3")
+      rope.refuse(kind, "default, linear or llama3", "a model with rotary positions of these");
+    auto required = [&](const char* field, double above) {
+      const auto value = rope.number(field, above, 1e6);
+      if (!value) rope.refuse(field, "a number", "fetch or write the file again");
+      return *value;
+    };
+    s_.rope_scaling = name;
+    s_.rope_factor = required("factor", 0);
+    if (s_.rope_factor < 1) rope.refuse("factor", "at least 1", kAnother);
+    if (name == "linear") return;
+    s_.rope_low_frequency = required("low_freq_factor", 0);
+    s_.rope_high_frequency = required("high_freq_factor", 0);
+    s_.rope_original_length = rope.required_integer("original_max_position_embeddings", 1, 1 << 20);
+    if (!(s_.rope_low_frequency < s_.rope_high_frequency))
+      rope.refuse("low_freq_factor",
+                  fmt::format("below high_freq_factor {}", s_.rope_high_frequency),
+                  "check the numbers");
   }
 
   static std::vector<std::string> suffixed(std::vector<std::string> names, const char* suffix) {

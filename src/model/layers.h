@@ -28,7 +28,8 @@ class Layers {
   // x [.., in] -> [.., out]; weight [in, out], bias [out] when the table has one.
   Value linear(Value x, const std::string& name) {
     const auto scope = b.scope(name);
-    const Value y = b.matmul(x, parameter("weight"));
+    const Value weight = parameter("weight");
+    const Value y = adapted(b.matmul(x, weight), x, b.shape(weight));
     return has("bias") ? b.add(y, parameter("bias")) : y;
   }
   // LayerNorm or RMSNorm over the last dimension.
@@ -46,6 +47,9 @@ class Layers {
     const Value scale = b.loss_scale();
     const auto scope = b.scope("loss");
     Attrs attrs{{"gradients", b.training}, {"chunk_rows", 0}};
+    // Its gradient would be as large as the head itself.
+    if (b.training && !mass.valid() && b.frozen.contains(b.graph()[head.node].name))
+      attrs.set({"frozen", 1});
     if (b.label_smoothing > 0) attrs.set({"smoothing", b.label_smoothing});
     std::vector<Value> in{x, head, targets, scale};
     if (mass.valid()) {
@@ -56,6 +60,22 @@ class Layers {
   }
 
  private:
+  // y = x W, and what an adapter of this layer adds to it.
+  Value adapted(Value y, Value x, const Shape& weight) {
+    std::string layer = b.path("weight");
+    layer.resize(layer.rfind('.'));
+    b.linear_layers.insert(layer);
+    const Adapters& a = b.adapters;
+    if (!a.layers.contains(layer)) return y;
+    const auto half = [&](const char* name, const Shape& shape) {
+      const NodeId existing = b.graph().find_leaf(b.path(name));
+      return existing >= 0 ? Value{existing, 0} : b.parameter(b.path(name), shape);
+    };
+    const Value down = b.matmul(b.dropout(x, a.dropout), half("lora_a", {weight[0], a.rank})),
+                up = b.matmul(down, half("lora_b", {a.rank, weight[1]}));
+    return b.add(y, b.scale(up, a.scale));
+  }
+
   std::map<std::string, Shape> shapes_;
 };
 

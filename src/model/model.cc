@@ -51,6 +51,17 @@ void resolve_vocabulary(Schema& schema, int64_t& field, int64_t tokenizer_size) 
                  fmt::format("at least {}", tokenizer_size), "model.vocab_size=auto");
 }
 
+void resolve_lengths(Schema& schema, MaxLengths& field, MaxLengths lengths) {
+  if (field == MaxLengths{}) field = lengths;
+  for (const auto& [key, has, wanted] :
+       {std::tuple{"training.max_length", field.target, lengths.target},
+        {"training.max_source_length", field.source, lengths.source}})
+    if (wanted > has)
+      refuse_sizes(schema, key,
+                   fmt::format("{} {} is more than the model has positions for", key, wanted),
+                   fmt::format("at most {}", has), fmt::format("{}={}", key, has));
+}
+
 std::string own_config_text(std::string_view family, const Model& model,
                             const nlohmann::ordered_json& keys) {
   nlohmann::ordered_json own = {{"family", family}, {"max_length", model.max_lengths().target}};
@@ -83,11 +94,14 @@ bool read_own_config(std::string_view family, Model& model, const ExternalConfig
   return true;
 }
 
-std::unique_ptr<Model> model_from_external_config(std::string_view json, const std::string& name) {
+std::unique_ptr<Model> model_from_external_config(std::string_view json, const std::string& name,
+                                                  std::string* family_found) {
   const ExternalConfig config(json, name);
   for (const std::string& family : model_families()) {
     auto model = make_model(family);
-    if (model->read_external_config(config)) return model;
+    if (!model->read_external_config(config)) continue;
+    if (family_found) *family_found = family;
+    return model;
   }
   config.refuse("model_type", "gpt2 or llama, or one that Millrace wrote",
                 "a model of a family that Millrace has");

@@ -3,14 +3,17 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "data/batch_shape.h"
 #include "graph/builder.h"
+#include "io/gguf.h"
 #include "io/schema.h"
 #include "model/external_config.h"
 
@@ -25,10 +28,15 @@ struct Parameter {
   bool decay = true;  // weight decay applies
 
   // The name(s) the Hugging Face ecosystem gives it; none: its own. Several: parts of `shape`'s
-  // last dimension, each `part_widths` wide. `transposed`: stored there as [out, in].
+  // last dimension, each `part_widths` wide, or, without widths, all of it under each name.
+  // `transposed`: stored there as [out, in].
   std::vector<std::string> external;
   std::vector<int64_t> part_widths;
   bool transposed = false;
+
+  // Set by model/tuning.h. Not trained: no gradient, no moments.
+  bool trained = true;
+  bool adapter = false;  // half of a low-rank addition to a linear layer
 
   size_t parts() const { return std::max<size_t>(1, external.size()); }
   const std::string& external_name(size_t part) const {
@@ -43,11 +51,26 @@ struct MaxLengths {
   bool operator==(const MaxLengths&) const = default;
 };
 
+// Of a model: those of training, unless it was read from a config and has its own, which training
+// must not exceed.
+void resolve_lengths(Schema& schema, MaxLengths& field, MaxLengths lengths);
+
 // What a model can read besides plain rows.
 struct Takes {
   bool packed_rows = false;  // several sequences in a row
   bool pairs = false;        // source and target of a pair apart, and nothing but pairs
   bool open_words = false;   // of pairs, also the rare words of a source, to copy them
+};
+
+// A model as GGUF has it.
+struct GgufForm {
+  std::vector<GgufEntry> metadata;
+  // The table with the names, parts and layouts of that world.
+  std::vector<Parameter> table;
+  // Of queries and keys, by those names: their heads. Rotary positions turn neighbours there, and
+  // elements half a head apart here.
+  std::map<std::string, int64_t> rotary_heads;
+  std::vector<GgufTensor> more;  // that are no parameters
 };
 
 class Model {
@@ -90,8 +113,11 @@ class Model {
   virtual MaxLengths max_lengths() const = 0;  // that it has positions for
   // The model as a Hugging Face style config.json, and back: false when the config is of another
   // family, Error with the field when it is of this one but asks for what the family cannot do.
+  // What was read are the defaults that declare() then binds.
   virtual std::string external_config() const = 0;
   virtual bool read_external_config(const ExternalConfig& config) = 0;
+  // Nothing: llama.cpp has no such model.
+  virtual std::optional<GgufForm> gguf_form() const { return std::nullopt; }
 };
 
 // Refuses a config: what is wrong is also what was got.
@@ -120,7 +146,8 @@ inline std::string prompt_leaf(int64_t length) { return fmt::format("prompt{}", 
 
 std::vector<std::string> model_families();
 std::unique_ptr<Model> make_model(std::string_view family);
-// The model of a config.json; `name` is the file's, for messages.
-std::unique_ptr<Model> model_from_external_config(std::string_view json, const std::string& name);
+// The model of a config.json, and which family it is of; `name` is the file's, for messages.
+std::unique_ptr<Model> model_from_external_config(std::string_view json, const std::string& name,
+                                                  std::string* family_found = nullptr);
 
 }  // namespace millrace

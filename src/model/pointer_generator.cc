@@ -65,7 +65,7 @@ class PointerGenerator : public Model {
   }
 
   void resolve(Schema& s, int64_t vocab_size, MaxLengths lengths) override {
-    lengths_ = lengths;
+    resolve_lengths(s, lengths_, lengths);
     set_auto(s, "model.attention_dim", A_, 2 * H_, "auto: 2 x hidden_dim");
     if (chunks_ < 0) chunk_length_ = lengths.source;
     set_auto(s, "model.num_chunks", chunks_, 1, "auto: training.max_source_length in one");

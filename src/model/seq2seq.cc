@@ -33,7 +33,7 @@ class Seq2Seq : public Model {
   }
 
   void resolve(Schema& s, int64_t vocab_size, MaxLengths lengths) override {
-    lengths_ = lengths;
+    resolve_lengths(s, lengths_, lengths);
     s_.resolve(s);
     set_auto(s, "model.num_encoder_layers", E_, L_, "auto: num_layers");
     resolve_vocabulary(s, V_, vocab_size);

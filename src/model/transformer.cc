@@ -62,6 +62,22 @@ void TransformerShape::declare(Schema& s) {
       .below(1)
       .help("Dropout on embeddings, attention and the residual branches.");
   s.number("model.rope_theta", &theta).above(0).max(1e12).help("Base of the rotary frequencies.");
+  s.choice("model.rope_scaling", &rope_scaling, {"none", "linear", "llama3"})
+      .help(
+          "Rotary positions for longer texts than a model was first trained with. linear: all "
+          "frequencies are divided by rope_factor; llama3: only the low ones, as in Llama 3.1.");
+  s.number("model.rope_factor", &rope_factor).min(1).max(1e6).help("What they are divided by.");
+  s.number("model.rope_low_frequency", &rope_low_frequency)
+      .above(0)
+      .max(1e6)
+      .help("llama3: a frequency is low with fewer turns in rope_original_length.");
+  s.number("model.rope_high_frequency", &rope_high_frequency)
+      .above(0)
+      .max(1e6)
+      .help("llama3: it stays as it is with more; between the two it goes over.");
+  s.integer("model.rope_original_length", &rope_original_length)
+      .range(1, 1 << 20)
+      .help("llama3: tokens that the model was first trained with.");
   s.number("model.init_std", &init_std)
       .above(0)
       .max(10)
@@ -90,13 +106,45 @@ void TransformerShape::resolve(Schema& s) {
     refuse_sizes(s, "model.num_heads", fmt::format("head width {} is odd", K()),
                  "an even head width for rotary positions",
                  "another num_heads, or model.positions=learned");
+  if (rope_scaling == "llama3" && !(rope_low_frequency < rope_high_frequency))
+    refuse_sizes(
+        s, "model.rope_low_frequency",
+        fmt::format("model.rope_low_frequency {} is not below model.rope_high_frequency {}",
+                    rope_low_frequency, rope_high_frequency),
+        "the low one below the high one",
+        "model.rope_low_frequency=1 and model.rope_high_frequency=4");
+}
+
+Attrs TransformerShape::rope_attrs() const {
+  Attrs attrs = heads();
+  attrs.set({"theta", theta});
+  if (rope_scaling == "none") return attrs;
+  attrs.set({"factor", rope_factor});
+  if (rope_scaling == "linear") return attrs;
+  attrs.set({"original_length", static_cast<double>(rope_original_length)});
+  attrs.set({"low_frequency", rope_low_frequency});
+  attrs.set({"high_frequency", rope_high_frequency});
+  return attrs;
 }
 
 nlohmann::ordered_json TransformerShape::keys() const {
-  return {{"d_model", D},       {"num_heads", H},           {"num_kv_heads", G},
-          {"d_ff", F},          {"positions", positions},   {"norm", norm},
-          {"norm_eps", eps},    {"activation", activation}, {"bias", bias},
-          {"dropout", dropout}, {"rope_theta", theta},      {"init_std", init_std}};
+  return {{"d_model", D},
+          {"num_heads", H},
+          {"num_kv_heads", G},
+          {"d_ff", F},
+          {"positions", positions},
+          {"norm", norm},
+          {"norm_eps", eps},
+          {"activation", activation},
+          {"bias", bias},
+          {"dropout", dropout},
+          {"rope_theta", theta},
+          {"init_std", init_std},
+          {"rope_scaling", rope_scaling},
+          {"rope_factor", rope_factor},
+          {"rope_low_frequency", rope_low_frequency},
+          {"rope_high_frequency", rope_high_frequency},
+          {"rope_original_length", rope_original_length}};
 }
 
 Value TransformerShape::embed(Layers& layers, Value tokens, const std::string& embedding,
@@ -132,8 +180,7 @@ Value TransformerShape::attention(Layers& layers, Value x, const Places& places)
   const auto scope = b.scope("attention");
   Value qkv = layers.linear(x, "qkv");  // [B, T, (H + 2G) K]
   if (positions == "rotary") {
-    Attrs attrs = heads();
-    attrs.set({"theta", theta});
+    Attrs attrs = rope_attrs();
     std::vector<Value> in{qkv};
     if (places.positions.valid()) {
       attrs.set({"positions", 1});

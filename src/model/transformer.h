@@ -37,6 +37,10 @@ struct TransformerShape {
   int64_t D = 128, H = -1, G = -1, F = -1;  // -1: auto
   std::string positions = "learned", norm = "layer_norm", activation = "gelu_tanh";
   double eps = 1e-5, dropout = 0, theta = 10000, init_std = 0.02;
+  // Scaled rotary positions (ops/rope.h).
+  std::string rope_scaling = "none";
+  double rope_factor = 1, rope_low_frequency = 1, rope_high_frequency = 4;
+  int64_t rope_original_length = 8192;
   bool bias = true;
 
   int64_t K() const { return D / H; }
@@ -58,6 +62,8 @@ struct TransformerShape {
   Value normalised(Layers& layers, Value x, const std::string& name) const {
     return layers.norm(x, name, norm, eps);
   }
+
+  Attrs rope_attrs() const;  // of op rope
 
  private:
   Attrs heads() const { return {{"heads", H}, {"kv_heads", G}, {"head_dim", K()}}; }

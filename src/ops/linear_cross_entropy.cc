@@ -14,10 +14,11 @@ namespace millrace {
 namespace {
 
 bool copies(const Attrs& attrs) { return attrs.integer("copy", 0) != 0; }
+bool is_frozen(const Attrs& attrs) { return attrs.integer("frozen", 0) != 0; }
 
 // in: x [.., D], w [V, D], targets i32 [..] (negative: ignored), scale [] ; loss = scale * sum of
-// -log p. out: loss [], and with `gradients` also dx [.., D], dw [V, D]. `smoothing`: see
-// ops/label_smoothing.h.
+// -log p. out: loss [], and with `gradients` also dx [.., D], dw [V, D]; no dw when w is `frozen`.
+// `smoothing`: see ops/label_smoothing.h.
 // With `copy`: in also gate [..] and mass [..], p = s(gate) softmax_y + (1 - s(gate)) mass, and a
 // target from V on is a word that can only be copied; out also dgate [..], dmass [..].
 std::string infer(const Attrs& attrs, std::span<const TensorType> in,
@@ -32,6 +33,7 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
   if (auto fault = check_smoothing(attrs); !fault.empty()) return fault;
   if (copies(attrs) && attrs.number("smoothing", 0) > 0)
     return "smoothing and copy: a word that is copied is no class among others";
+  if (copies(attrs) && is_frozen(attrs)) return "frozen and copy";
   const TensorType row_numbers{in[2].shape, DType::f32};
   if (copies(attrs))
     if (auto fault = first_fault(
@@ -41,7 +43,7 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
   out = {{Shape{}, DType::f32}};
   if (attrs.integer("gradients")) {
     out.push_back(in[0]);
-    out.push_back(in[1]);
+    if (!is_frozen(attrs)) out.push_back(in[1]);
     if (copies(attrs)) out.insert(out.end(), 2, row_numbers);
   }
   return "";
@@ -50,8 +52,10 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
 void vjp(GradContext& g) {
   if (!g.node.attrs.integer("gradients"))
     return g.b.fail("linear_cross_entropy was built without gradients");
-  const std::vector<size_t> has_gradient =
-      copies(g.node.attrs) ? std::vector<size_t>{0, 1, 4, 5} : std::vector<size_t>{0, 1};
+  const std::vector<size_t> has_gradient = copies(g.node.attrs) ? std::vector<size_t>{0, 1, 4, 5}
+                                           : is_frozen(g.node.attrs) ? std::vector<size_t>{0}
+                                                                     : std::vector<size_t>{0, 1};
+  if (is_frozen(g.node.attrs) && g.wants(1)) return g.b.fail("the gradient of a frozen weight");
   for (size_t k = 0; k < has_gradient.size(); ++k) {
     if (g.grad(k + 1).valid()) return g.b.fail("linear_cross_entropy is differentiated once");
     const size_t i = has_gradient[k];
@@ -71,8 +75,9 @@ std::vector<Value> expand(Builder& b, const Attrs& attrs, std::span<const Value>
   if (!attrs.integer("gradients")) return {loss[0]};
   const Value dlogits =
       b.op("cross_entropy_grad", {logits, targets, in[3], loss[1], b.constant(1)}, smoothing);
-  return {loss[0], b.reshape(b.matmul(dlogits, w), b.shape(in[0])),
-          b.matmul(dlogits, x, true, false)};
+  const Value dx = b.reshape(b.matmul(dlogits, w), b.shape(in[0]));
+  if (is_frozen(attrs)) return {loss[0], dx};
+  return {loss[0], dx, b.matmul(dlogits, x, true, false)};
 }
 
 // A row whose word may be generated, with log-probability log_p (-inf: never), or copied.
@@ -97,12 +102,13 @@ struct Mixture {
 template <typename T>
 void reference(const RefCall<T>& c) {
   const int64_t N = c.in_shape(0).rows(), D = c.in_shape(0).last(), V = c.in_shape(1)[0];
-  const bool gradients = c.attrs().integer("gradients") != 0, copy = copies(c.attrs());
+  const bool gradients = c.attrs().integer("gradients") != 0, copy = copies(c.attrs()),
+             frozen = is_frozen(c.attrs());
   const LabelShares label(c.attrs(), V);
   const T *x = c.in(0), *w = c.in(1), scale = c.in(3)[0];
   if (gradients) {
     std::fill_n(c.out(1), N * D, T(0));
-    std::fill_n(c.out(2), V * D, T(0));
+    if (!frozen) std::fill_n(c.out(2), V * D, T(0));
     for (size_t o = 3; copy && o < 5; ++o) std::fill_n(c.out(o), N, T(0));
   }
   std::vector<T> p(static_cast<size_t>(V));
@@ -139,7 +145,7 @@ void reference(const RefCall<T>& c) {
       const T g = row_scale * (std::exp(p[static_cast<size_t>(v)] - top) / sum - wanted);
       for (int64_t d = 0; d < D; ++d) {
         c.out(1)[i * D + d] += g * w[v * D + d];
-        c.out(2)[v * D + d] += g * x[i * D + d];
+        if (!frozen) c.out(2)[v * D + d] += g * x[i * D + d];
       }
     }
   }
@@ -150,7 +156,8 @@ Cost cost(const OpSite& site) {
   const auto N = static_cast<double>(site.in[0].shape.rows()),
              D = static_cast<double>(site.in[0].shape.last()),
              V = static_cast<double>(site.in[1].shape[0]);
-  return {(site.attrs.integer("gradients") ? 6.0 : 2.0) * N * D * V, traffic(site)};
+  const double products = !site.attrs.integer("gradients") ? 1 : is_frozen(site.attrs) ? 2 : 3;
+  return {2 * products * N * D * V, traffic(site)};
 }
 
 std::vector<OpCase> cases() {
@@ -175,6 +182,15 @@ std::vector<OpCase> cases() {
   add({70, 20}, 1001, 32, true, true, false);
   add({3, 500}, 13000, 0, false, true, false);
   add({40, 16}, 900, 0, true, false);
+
+  for (const auto& [N, V, chunk] : {std::array<int64_t, 3>{5, 7, 0},
+                                    {9, 5, 4},
+                                    {130, 301, 64},
+                                    {70, 1001, 32},
+                                    {3, 13000, 0}}) {
+    add({N, 12}, V, chunk, true, true, false);
+    list.back().attrs.set({"frozen", 1});
+  }
 
   auto add_smooth = [&](Shape x, int64_t V, int64_t chunk, double smoothing, bool gradients,
                         bool check = true) {

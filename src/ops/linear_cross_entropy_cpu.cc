@@ -24,6 +24,7 @@ struct Sizes {
         D(site.in[0].shape.last()),
         V(site.in[1].shape[0]),
         gradients(site.attrs.integer("gradients") != 0),
+        frozen(site.attrs.integer("frozen", 0) != 0),
         copy(site.attrs.integer("copy", 0) != 0),
         label(site.attrs, V) {
     const int64_t asked = site.attrs.integer("chunk_rows", 0);
@@ -41,7 +42,7 @@ struct Sizes {
   int64_t factor_count() const { return copy ? rows : 0; }
 
   int64_t N, D, V;
-  bool gradients, copy;
+  bool gradients, frozen, copy;
   LabelShares label;
   int64_t rows;         // of a chunk
   int64_t strips;       // of kStrip columns
@@ -96,7 +97,7 @@ struct Head : Sizes {
         scale(c.in(3)[0]),
         targets(c.ids(2)),
         dx(gradients ? c.out(1) : nullptr),
-        dw(gradients ? c.out(2) : nullptr),
+        dw(gradients && !frozen ? c.out(2) : nullptr),
         gates(copy ? c.in(4) : nullptr),
         masses(copy ? c.in(5) : nullptr),
         dgates(copy && gradients ? c.out(3) : nullptr),
@@ -197,7 +198,8 @@ struct Head : Sizes {
       for (int64_t v = from; v < to; v += kStrip) {
         const int64_t n = std::min(kStrip, to - v);
         turn_logits(begin, 0, R, v, n);
-        multiply({n, D, R, z + v, V, true, x + begin * D, D, false, dw + v * D, D, begin > 0});
+        if (dw)
+          multiply({n, D, R, z + v, V, true, x + begin * D, D, false, dw + v * D, D, begin > 0});
         multiply({R, D, n, z + v, V, false, w + v * D, D, false, own, D, v > from});
       }
     });
@@ -218,7 +220,7 @@ struct Head : Sizes {
     parallel_ranges(R, std::max<int64_t>(1, 8192 / V),
                     [&](int64_t i0, int64_t i1) { turn_logits(begin, i0, i1, 0, V); });
     gemm({R, D, V}, {}, z, w, dx + begin * D);
-    gemm({V, D, R, true, false}, {}, z, x + begin * D, dw, begin > 0 ? 1.0f : 0.0f);
+    if (dw) gemm({V, D, R, true, false}, {}, z, x + begin * D, dw, begin > 0 ? 1.0f : 0.0f);
   }
 
   const float *x, *w;
@@ -242,7 +244,7 @@ void run(const Call& c) {
     else
       head.backward(begin, R);
   }
-  if (head.gradients && head.N == 0) std::fill_n(head.dw, head.V * head.D, 0.0f);
+  if (head.dw && head.N == 0) std::fill_n(head.dw, head.V * head.D, 0.0f);
   double loss = 0;
   for (int64_t i = 0; i < head.N; ++i) loss += head.losses[i];
   c.out(0)[0] = static_cast<float>(loss * head.scale);

@@ -35,6 +35,7 @@ struct Sizes {
         D(site.in[0].shape.last()),
         V(site.in[1].shape[0]),
         gradients(site.attrs.integer("gradients") != 0),
+        frozen(site.attrs.integer("frozen", 0) != 0),
         label(site.attrs, V),
         form(site.attrs.integer("copy", 0) != 0 ? HeadForm::copy
              : label.off > 0                    ? HeadForm::smooth
@@ -53,11 +54,13 @@ struct Sizes {
     rows = std::max<int64_t>(1, std::min(N, rows));
     if (!gradients) return;
     dx_type = site.out[1].dtype;
-    dw_type = site.out[2].dtype;
+    if (!frozen) dw_type = site.out[2].dtype;
   }
   int64_t chunks() const { return (N + rows - 1) / rows; }
   // A sum over chunks is kept in single precision; so is one with more rows than dw has.
-  bool dw_apart() const { return gradients && ((is_half(dw_type) && chunks() > 1) || dw_padded()); }
+  bool dw_apart() const {
+    return gradients && !frozen && ((is_half(dw_type) && chunks() > 1) || dw_padded());
+  }
   // A vocabulary of 50,257 would leave the library only its slow kernels: w is copied once a step
   // with rows of zeros behind it, and the products are of that size.
   bool padded() const { return stride != V && is_half(type) && V >= kPaddedFrom; }
@@ -73,7 +76,7 @@ struct Sizes {
   int64_t w_bytes() const { return padded() ? round_up(stride * D * dtype_bytes(type), 256) : 0; }
 
   int64_t N, D, V;
-  bool gradients;
+  bool gradients, frozen;  // frozen: no gradient of w
   LabelShares label;
   HeadForm form;
   DType type;        // of x, w and the logits
@@ -95,6 +98,7 @@ class Chunk {
     dx.emplace(
         spec_of(s, tf32, {.m = rows, .n = s.D, .k = s.width(), .out = s.dx_type, .lda = s.stride}),
         context);
+    if (s.frozen) return;
     dw.emplace(spec_of(s, tf32,
                        {.m = s.dw_width(),
                         .n = s.D,
@@ -190,7 +194,9 @@ void run(const Call& c) {
   }
   const float* const scale = c.in(3);
   auto* const dx = head.gradients ? static_cast<std::byte*>(c.out_data[1]) : nullptr;
-  void* const dw = !head.gradients ? nullptr : head.dw_apart() ? dw_sum : c.out_data[2];
+  void* const dw = !head.gradients || head.frozen ? nullptr
+                   : head.dw_apart()              ? dw_sum
+                                                  : c.out_data[2];
   const LabelFloats label{static_cast<float>(head.label.on), static_cast<float>(head.label.off)};
   for (int64_t begin = 0; begin < head.N; begin += head.rows) {
     const int64_t rows = std::min(head.rows, head.N - begin);
@@ -206,12 +212,13 @@ void run(const Call& c) {
                    .d = dx + begin * head.D * dtype_bytes(head.dx_type),
                    .workspace = workspace},
                   c.stream);
+    if (!chunk.dw) continue;
     chunk.dw->run(
         {.a = logits, .b = x_rows, .d = dw, .c = begin > 0 ? dw : nullptr, .workspace = workspace},
         c.stream);
   }
   launch_head_loss(losses, head.N, scale, c.out(0), c.stream);
-  if (!head.gradients) return;
+  if (!head.gradients || head.frozen) return;
   if (head.N == 0)
     MR_CUDA(
         cudaMemsetAsync(c.out_data[2], 0, static_cast<size_t>(c.out_type(2).bytes()), c.stream));
@@ -228,7 +235,8 @@ std::string detail(const OpSite& site, Context& context) {
   std::string text = fmt::format("{} rows at a time", head.rows);
   if (!chunk) return text;
   text += "; logits " + chunk->logits.detail();
-  if (chunk->dx) text += "; dx " + chunk->dx->detail() + "; dw " + chunk->dw->detail();
+  if (chunk->dx) text += "; dx " + chunk->dx->detail();
+  if (chunk->dw) text += "; dw " + chunk->dw->detail();
   return text;
 }
 

@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864) on packed q, k, v heads, in the layout
 // that pairs element d with d + K/2 (Hugging Face Llama, "rotate_half"): rotates q and k, copies v.
 // The gradient of a rotation is the rotation back.
-#include <cmath>
+#include "ops/rope.h"
 
 #include "ops/card.h"
 
@@ -18,6 +18,12 @@ std::string infer(const Attrs& attrs, std::span<const TensorType> in,
     return fmt::format("wants heads {} and kv_heads {} positive, head_dim {} even", H, G, K);
   if (const double theta = attrs.number("theta", 10000); !(theta > 0 && std::isfinite(theta)))
     return fmt::format("theta {} must be positive", theta);
+  if (const double factor = attrs.number("factor", 1); !(factor > 0 && std::isfinite(factor)))
+    return fmt::format("factor {} must be positive", factor);
+  if (attrs.number("original_length", 0) > 0)
+    if (const double low = attrs.number("low_frequency"), high = attrs.number("high_frequency");
+        !(low > 0 && high > low && std::isfinite(high)))
+      return fmt::format("wants 0 < low_frequency {} < high_frequency {}", low, high);
   const Shape& shape = in[0].shape;
   if (in[0].dtype != DType::f32 || shape.rank() != 3 || shape[2] != (H + 2 * G) * K)
     return fmt::format("qkv wants f32 [B,T,{}], got {}", (H + 2 * G) * K, in[0].str());
@@ -42,8 +48,7 @@ void reference(const RefCall<T>& c) {
   const int64_t H = attrs.integer("heads"), G = attrs.integer("kv_heads"),
                 K = attrs.integer("head_dim"), steps = c.in_shape(0)[1];
   const bool positions = attrs.integer("positions", 0) != 0;
-  const double theta = attrs.number("theta", 10000),
-               direction = attrs.integer("inverse", 0) != 0 ? -1 : 1;
+  const double direction = attrs.integer("inverse", 0) != 0 ? -1 : 1;
   for (int64_t row = 0; row < c.in_shape(0).rows(); ++row) {
     const int64_t position = positions ? c.ids(1)[row] : row % steps + attrs.integer("offset", 0);
     const T* x = c.in(0) + row * (H + 2 * G) * K;
@@ -51,9 +56,8 @@ void reference(const RefCall<T>& c) {
     for (int64_t head = 0; head < H + G; ++head)
       for (int64_t d = 0; d < K / 2; ++d) {
         const int64_t at = head * K + d, pair = at + K / 2;
-        const double frequency =
-            std::pow(theta, -2.0 * static_cast<double>(d) / static_cast<double>(K));
-        const double angle = direction * static_cast<double>(position) * frequency;
+        const double angle =
+            direction * static_cast<double>(position) * rope_frequency(attrs, d, K);
         const T cosine = T(std::cos(angle)), sine = T(std::sin(angle)), first = x[at];
         y[at] = first * cosine - x[pair] * sine;
         y[pair] = x[pair] * cosine + first * sine;
@@ -89,6 +93,18 @@ std::vector<OpCase> cases() {
       {1, 9, 2, 1, 14, {{"inverse", 1}, {"offset", 3}}},
       {1, 2, 2, 2, 64, {}},
       {1, 3, 1, 1, 34, {{"theta", 1e6}, {"positions", 1}}, 4},
+      {1, 6, 2, 1, 8, {{"factor", 4.0}}},
+      // Pairs of all three kinds: left alone, in between, slowed down.
+      {2,
+       9,
+       1,
+       1,
+       16,
+       {{"theta", 100.0},
+        {"factor", 8.0},
+        {"original_length", 64.0},
+        {"low_frequency", 1.0},
+        {"high_frequency", 4.0}}},
   };
   std::vector<OpCase> list;
   for (const Sizes& s : all) {
@@ -109,7 +125,9 @@ const OpCard rope_card = {
     .name = "rope",
     .summary =
         "rotary position embedding of the q and k heads of packed qkv, pairs (d, d + K/2) "
-        "turned by position * theta^(-2d/K) (arXiv 2104.09864)",
+        "turned by position * theta^(-2d/K) (arXiv 2104.09864), the frequencies scaled linearly or "
+        "as "
+        "Llama 3.1's where asked for",
     .infer = infer,
     .vjp = vjp,
     MR_REFERENCE,

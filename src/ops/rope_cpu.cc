@@ -7,6 +7,7 @@
 
 #include "cpu/kernel.h"
 #include "cpu/parallel.h"
+#include "ops/rope.h"
 
 namespace millrace::cpu::MR_ISA {
 namespace {
@@ -18,22 +19,20 @@ struct Rotation {
         K(attrs.integer("head_dim")),
         offset(attrs.integer("offset", 0)),
         positions(attrs.integer("positions", 0) != 0),
-        theta(attrs.number("theta", 10000)),
         direction(attrs.integer("inverse", 0) != 0 ? -1 : 1) {}
 
-  double angle(int64_t position, int64_t d) const {
-    const double frequency =
-        std::pow(theta, -2.0 * static_cast<double>(d) / static_cast<double>(K));
+  double angle(int64_t position, double frequency) const {
     return direction * static_cast<double>(position) * frequency;
   }
 
   int64_t H, G, K, offset;
   bool positions;
-  double theta, direction;
+  double direction;
 };
 
 struct Table {
   int64_t steps;
+  std::unique_ptr<double[]> frequencies;    // [K/2]
   std::unique_ptr<float[]> cosines, sines;  // [T, K/2]
 };
 
@@ -43,11 +42,15 @@ std::shared_ptr<const void> prepare(const OpSite& site) {
   const auto size = static_cast<size_t>(steps * half);
   auto table = std::make_shared<Table>();
   table->steps = steps;
+  table->frequencies.reset(new double[static_cast<size_t>(half)]);
+  for (int64_t d = 0; d < half; ++d)
+    table->frequencies[static_cast<size_t>(d)] = rope_frequency(site.attrs, d, r.K);
   table->cosines.reset(new float[size]);
   table->sines.reset(new float[size]);
   for (int64_t t = 0; t < steps; ++t)
     for (int64_t d = 0; d < half; ++d) {
-      const double angle = r.angle(t + (r.positions ? 0 : r.offset), d);
+      const double angle =
+          r.angle(t + (r.positions ? 0 : r.offset), table->frequencies[static_cast<size_t>(d)]);
       table->cosines[static_cast<size_t>(t * half + d)] = static_cast<float>(std::cos(angle));
       table->sines[static_cast<size_t>(t * half + d)] = static_cast<float>(std::sin(angle));
     }
@@ -79,7 +82,7 @@ void run(const Call& call) {
             turn(x + head + d, y + head + d, half, cosines[d], sines[d]);
       } else {
         for (int64_t d = 0; d < half; ++d) {
-          const double angle = r.angle(t, d);
+          const double angle = r.angle(t, table.frequencies[static_cast<size_t>(d)]);
           const auto cosine = static_cast<float>(std::cos(angle)),
                      sine = static_cast<float>(std::sin(angle));
           for (int64_t head = 0; head < turned; head += r.K)

@@ -1,12 +1,12 @@
 // Rotary position embedding on the GPU: the frequencies are made once, on the host.
 #include "ops/rope_cuda.h"
 
-#include <cmath>
 #include <numbers>
 #include <vector>
 
 #include "cuda/context.h"
 #include "cuda/kernel.h"
+#include "ops/rope.h"
 
 namespace millrace::cuda {
 namespace {
@@ -21,11 +21,9 @@ std::string decline(const OpSite& site, Context&) {
 
 std::shared_ptr<const void> prepare(const Call& call, Context&) {
   const int64_t width = call.attrs().integer("head_dim");
-  const double theta = call.attrs().number("theta", 10000);
   std::vector<double> turns;
   for (int64_t d = 0; d < width / 2; ++d)
-    turns.push_back(std::pow(theta, -2.0 * static_cast<double>(d) / static_cast<double>(width)) /
-                    (2 * std::numbers::pi));
+    turns.push_back(rope_frequency(call.attrs(), d, width) / (2 * std::numbers::pi));
   return std::make_shared<DeviceBytes>(turns.data(),
                                        static_cast<int64_t>(turns.size() * sizeof(double)));
 }

@@ -6,6 +6,7 @@
 
 #include "core/text.h"
 #include "io/safetensors.h"
+#include "model/tuning.h"
 #include "train/weights.h"
 
 namespace millrace {
@@ -93,14 +94,15 @@ void write_checkpoint_files(const fs::path& folder, const CheckpointContent& con
                             const Model& model, std::map<std::string, FileDigest>* digests,
                             const std::function<void()>& state_read) {
   std::map<std::string, Shape> shapes;
-  bool averaged = false;
   std::vector<TensorToWrite> list;
   const auto parameters = model.parameters();
+  const bool additions = has_adapters(model);  // alone: what they add to stands elsewhere
   for (const Parameter& p : parameters) {
     shapes[p.name] = p.shape;
+    if (additions && !p.adapter) continue;
     const auto average = content.tensors.find(kAverage + p.name);
-    averaged = average != content.tensors.end();
-    const StateTensor& tensor = averaged ? average->second : content.tensors.at(p.name);
+    const StateTensor& tensor =
+        average != content.tensors.end() ? average->second : content.tensors.at(p.name);
     for (size_t part = 0; part < p.parts(); ++part) {
       if (same_layout(p))
         list.push_back(as_it_stands(p.external_name(part), external_shape(p, part), tensor));
@@ -115,13 +117,15 @@ void write_checkpoint_files(const fs::path& folder, const CheckpointContent& con
                         }});
     }
   }
-  OutputFile weights(folder / "model.safetensors", OutputFile::Mode::truncate);
+  const char* const weights_name = model_file_names(model).weights;
+  OutputFile weights(folder / weights_name, OutputFile::Mode::truncate);
   write_safetensors(weights, list, {{"format", "pt"}});
 
   list.clear();
   for (const auto& [name, tensor] : content.tensors) {
     const bool parameter = shapes.contains(name);
-    if (name.starts_with(kAverage) || (parameter && !averaged)) continue;
+    if (name.starts_with(kAverage)) continue;
+    if (parameter && !content.tensors.contains(kAverage + name)) continue;  // is in the model
     // "m.layers.0.norm1.weight" is shaped like its parameter.
     const auto shape = shapes.find(parameter ? name : name.substr(name.find('.') + 1));
     MR_CHECK(shape != shapes.end(), "{} belongs to no parameter", name);
@@ -131,7 +135,7 @@ void write_checkpoint_files(const fs::path& folder, const CheckpointContent& con
   OutputFile moments(folder / "optimizer.safetensors", OutputFile::Mode::truncate);
   write_safetensors(moments, list, {{"format", "millrace"}});
   if (state_read) state_read();
-  (*digests)["model.safetensors"] = flush(weights);
+  (*digests)[weights_name] = flush(weights);
   (*digests)["optimizer.safetensors"] = flush(moments);
   for (const auto& [name, text] : content.texts)
     (*digests)[name] = write_new_file(folder / name, text);
@@ -155,15 +159,16 @@ void load_checkpoint_tensors(const fs::path& folder, const Plan& step, Session& 
     session.write<float>(leaf, file.to_f32(*entry));
   };
   bool averaged = false;
-  std::map<std::string, bool> parameter;
-  for (const Parameter& p : model.parameters()) parameter[p.name] = true;
+  std::map<std::string, bool> trained;  // by parameter
+  for (const Parameter& p : model.parameters()) trained[p.name] = p.trained;
   for (const std::string& leaf : leaves) averaged = averaged || leaf.starts_with(kAverage);
   load_model(folder, session, model, averaged ? kAverage : "");
   for (const std::string& leaf : leaves) {
     if (leaf.starts_with(kAverage)) continue;
-    if (!parameter.contains(leaf))
+    const auto parameter = trained.find(leaf);
+    if (parameter == trained.end())
       read(leaf, leaf);
-    else if (averaged)
+    else if (averaged && parameter->second)
       read(leaf, kMaster + leaf);
   }
 }

@@ -2,7 +2,8 @@
 // everything beside it that bit-exact resume needs:
 //
 //   model.safetensors      the weights, as validation measured them; with config.json and
-//                          tokenizer.json the model
+//                          tokenizer.json the model. Of low-rank additions alone, as PEFT has
+//                          them: adapter_model.safetensors and adapter_config.json
 //   optimizer.safetensors  moments, and master weights when the model is an average
 //   trainer_state.json     where the run stood; config.resolved.yaml: under which settings
 //   manifest.json          written last: sizes and checksums

@@ -13,8 +13,8 @@ struct ParameterGradient {
   Value gradient;
 };
 
-// Forward and backward; one gradient per parameter, in table order. `scaling`, when the precision
-// wants one, is a factor that the gradients carry and `loss` does not.
+// Forward and backward; one gradient per parameter that trains, in table order. `scaling`, when the
+// precision wants one, is a factor that the gradients carry and `loss` does not.
 std::vector<ParameterGradient> build_gradients(Builder& b, const Model& model,
                                                const Settings& settings, BatchShape shape,
                                                Value& loss, Value& scaling) {
@@ -28,6 +28,7 @@ std::vector<ParameterGradient> build_gradients(Builder& b, const Model& model,
   std::vector<ParameterGradient> list;
   std::vector<Value> wanted;
   for (Parameter& p : model.parameters()) {
+    if (!p.trained) continue;
     const NodeId leaf = b.graph().find_leaf(p.name);
     MR_CHECK(leaf >= 0, "parameter {} is not used", p.name);
     wanted.push_back({leaf, 0});
@@ -293,7 +294,8 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
   // What a memory limit changes is the training graph's.
   DecodePlans generation;
   if (model.can_draw())
-    generation = make_decode_plans(model, model.max_lengths().target, options, backend);
+    generation = make_decode_plans(model, std::min(settings.max_length, model.max_lengths().target),
+                                   options, backend);
   BeamPlans texts;
   if (settings.eval_texts > 0 && model.takes().pairs)
     texts = make_beam_plans(model, validation_room(model, settings), settings.eval_beam, options,

@@ -17,6 +17,7 @@ void Settings::declare(Schema& s) {
   s.integer("seed", &seed).range(0, 9.0e15).help("Everything random follows from it.");
 
   s.choice("model.type", &model_type, model_families()).help("Model family.");
+  tuning.declare(s);
 
   s.text("data.folder", &data.folder)
       .help("Where relative paths of data begin; empty: the current folder.");
@@ -36,6 +37,10 @@ void Settings::declare(Schema& s) {
           "records with named fields; tokens: ids as uint16 or uint32; auto: by their ending.");
   s.text_list("data.fields", &data.fields)
       .help("Fields of jsonl, csv and tsv to read: one, or two as source and target; empty: text.");
+  s.choice("data.separator", &data.separator, {"end", "none"})
+      .help(
+          "What stands between source and target in one row: the end token; or nothing, for "
+          "prompts that say themselves where the answer begins.");
   s.number("data.validation_fraction", &data.validation_fraction)
       .above(0)
       .below(1)

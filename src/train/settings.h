@@ -8,6 +8,7 @@
 #include "core/duration.h"
 #include "graph/passes.h"
 #include "io/schema.h"
+#include "model/tuning.h"
 
 namespace millrace {
 
@@ -49,6 +50,7 @@ struct DataSettings {
   std::vector<std::string> train_target, validation_target, test_target;
   std::string format = "auto";
   std::vector<std::string> fields;
+  std::string separator = "end";
   double validation_fraction = 0.1, test_fraction = 0;
   std::string tokenizer = "char";
   int64_t vocab_size = -1, min_frequency = 2;  // -1: auto
@@ -67,6 +69,7 @@ struct Settings {
   int64_t seed = 1;
 
   std::string model_type = "gpt";
+  TuningSettings tuning;
 
   DataSettings data;
 

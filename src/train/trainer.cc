@@ -11,6 +11,7 @@
 
 #include "core/text.h"
 #include "data/loader.h"
+#include "model/tuning.h"
 #include "train/device_watch.h"
 #include "train/evaluation.h"
 #include "train/generate.h"
@@ -95,17 +96,16 @@ class Loop {
 
  private:
   // While it lives the parameters are the averaged ones.
-  class WithAverage {
-   public:
+  struct WithAverage {
     explicit WithAverage(Loop& loop) : loop_(loop) { swap(); }
     ~WithAverage() { swap(); }
     WithAverage(const WithAverage&) = delete;
     WithAverage& operator=(const WithAverage&) = delete;
 
-   private:
     void swap() {
       if (loop_.s_.ema_decay <= 0) return;
       for (const Parameter& p : loop_.model_.parameters()) {
+        if (!p.trained) continue;
         const auto raw = loop_.session_.read<float>(p.name),
                    average = loop_.session_.read<float>("ema." + p.name);
         loop_.session_.write<float>(p.name, average);
@@ -140,7 +140,7 @@ class Loop {
   double epochs_done() const { return static_cast<double>(state_.step) / length_.steps_per_epoch; }
 
   void begin_anew() {
-    initialize(session_, model_, static_cast<uint64_t>(s_.seed));
+    initialize(session_, model_, static_cast<uint64_t>(s_.seed), s_.tuning.init_from);
     for (const Node& n : programs_.step().graph.nodes)
       if (n.leaf == Leaf::optimizer_state) {
         const bool sum = n.name.starts_with("sum.");  // adagrad's
@@ -151,7 +151,7 @@ class Loop {
     if (session_.has(kLossScaling)) write_scalar(kLossScaling, kFirstLossScaling);
     if (s_.ema_decay > 0)
       for (const Parameter& p : model_.parameters())
-        session_.write<float>("ema." + p.name, session_.read<float>(p.name));
+        if (p.trained) session_.write<float>("ema." + p.name, session_.read<float>(p.name));
     refresh();
     state_ = TrainerState();
     state_.data_digest = data_.digest();
@@ -544,7 +544,7 @@ class Loop {
     state_.seconds = earlier_seconds_ + seconds_since(start_ns_);
     state_.choices = backend_.choices();
     content.texts = {{kTrainerStateName, state_.to_json(length_.total, epochs_done())},
-                     {"config.json", model_.external_config()},
+                     {model_file_names(model_).config, model_.external_config()},
                      {"config.resolved.yaml", run_->config()}};
     const TokenizerFile tokenizer = data_.set.tokenizer().file();
     content.texts[tokenizer.name] = tokenizer.bytes;

@@ -30,6 +30,7 @@ DataOptions data_options(const Settings& settings) {
   o.max_records = s.max_records;
   o.grammar_chars = s.grammar_chars;
   o.skip_bad_records = s.on_bad_record == "skip";
+  o.joined_pairs = s.separator == "none";
   o.seed = static_cast<uint64_t>(settings.seed);
   o.threads = static_cast<int>(settings.threads);
   return o;
@@ -82,7 +83,7 @@ std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings, Takes
   if (set.records && set.start_id >= 0 && !takes.pairs) prompt.push_back(set.start_id);
   if (!settings.sample_prompt.empty()) {
     set.tokenizer().encode(settings.sample_prompt, {"sample.prompt"}, prompt);
-    if (set.fields == 2) prompt.push_back(set.end_id);
+    if (set.fields == 2 && settings.data.separator == "end") prompt.push_back(set.end_id);
     return prompt;
   }
   const Split& split = set.validation;

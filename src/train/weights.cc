@@ -5,7 +5,8 @@
 
 #include "core/rng.h"
 #include "cpu/parallel.h"
-#include "io/weight_folder.h"
+#include "model/tuning.h"
+#include "train/model_weights.h"
 
 namespace millrace {
 
@@ -30,22 +31,33 @@ void fill_leaf(Session& session, const std::string& leaf,
   });
 }
 
-void initialize(Session& session, const Model& model, uint64_t seed) {
+void initialize(Session& session, const Model& model, uint64_t seed, const fs::path& folder) {
+  std::optional<ModelWeights> weights;
+  if (!folder.empty()) weights.emplace(folder);
   size_t index = 0;
   for (const Parameter& p : model.parameters()) {
-    fill_leaf(session, p.name, [&](int64_t begin, std::span<float> out) {
-      initial_values(p, index, seed, begin, out);
-    });
+    if (weights && !p.adapter)
+      session.write<float>(p.name, weights->values(p, true));
+    else
+      fill_leaf(session, p.name, [&](int64_t begin, std::span<float> out) {
+        initial_values(p, index, seed, begin, out);
+      });
     ++index;
   }
 }
 
 namespace {
 
-// The parts of a parameter along its last dimension; one part when it is not split outside.
-std::vector<int64_t> widths_of(const Parameter& p) {
-  return p.part_widths.empty() ? std::vector<int64_t>{p.shape.last()} : p.part_widths;
-}
+// Where part `part` of a parameter begins in its last dimension, and how wide it is: all of it,
+// unless it is cut up outside.
+struct Columns {
+  Columns(const Parameter& p, size_t part) : width(p.shape.last()) {
+    if (p.part_widths.empty()) return;
+    for (size_t i = 0; i < part; ++i) begin += p.part_widths[i];
+    width = p.part_widths[part];
+  }
+  int64_t begin = 0, width;
+};
 
 std::vector<int64_t> shape_of_part(const Parameter& p, int64_t width) {
   if (p.shape.rank() == 1) return {width};
@@ -53,10 +65,11 @@ std::vector<int64_t> shape_of_part(const Parameter& p, int64_t width) {
   return p.transposed ? std::vector<int64_t>{width, in} : std::vector<int64_t>{in, width};
 }
 
-// Calls f(index in ours, index in the part) for every element of part [begin, begin + width), in
+// Calls f(index in ours, index in the part) for every element of these columns, in
 // squares: a transposition row by row would touch a cache line for every element.
 template <typename F>
-void for_part(const Parameter& p, int64_t begin, int64_t width, const F& f) {
+void for_part(const Parameter& p, const Columns& columns, const F& f) {
+  const auto [begin, width] = columns;
   constexpr int64_t kSquare = 32;
   const int64_t rows = p.shape.rows(), last = p.shape.last();
   for (int64_t r0 = 0; r0 < rows; r0 += kSquare)
@@ -66,6 +79,8 @@ void for_part(const Parameter& p, int64_t begin, int64_t width, const F& f) {
           f(static_cast<size_t>(r * last + begin + c),
             static_cast<size_t>(p.transposed ? c * rows + r : r * width + c));
 }
+
+}  // namespace
 
 void check_shape(const std::string& name, const std::vector<int64_t>& shape,
                  const std::vector<int64_t>& expected) {
@@ -78,33 +93,17 @@ void check_shape(const std::string& name, const std::vector<int64_t>& shape,
                .remedy = "load weights of a model with these sizes"});
 }
 
-WeightFolder::Found find_external(const WeightFolder& weights, const std::string& name) {
-  // A file of the bare model, without a head, leaves out the first word: "h.0.ln_1.weight".
-  WeightFolder::Found found = weights.find(name);
-  if (!found) found = weights.find(name.substr(name.find('.') + 1));
-  if (!found)
-    throw Error({.code = ErrorCode::failure,
-                 .what = "tensor " + name + " is missing",
-                 .where = weights.path().string(),
-                 .remedy = "load weights of a model with this config"});
-  return found;
-}
-
-}  // namespace
-
 bool same_layout(const Parameter& p) { return p.parts() == 1 && !p.transposed; }
 
 std::vector<int64_t> external_shape(const Parameter& p, size_t part) {
-  return shape_of_part(p, widths_of(p)[part]);
+  return shape_of_part(p, Columns(p, part).width);
 }
 
 std::vector<float> external_part(const Parameter& p, size_t part,
                                  const std::vector<float>& values) {
-  const auto widths = widths_of(p);
-  int64_t begin = 0;
-  for (size_t i = 0; i < part; ++i) begin += widths[i];
-  std::vector<float> theirs(static_cast<size_t>(p.shape.rows() * widths[part]));
-  for_part(p, begin, widths[part], [&](size_t ours, size_t at) { theirs[at] = values[ours]; });
+  const Columns columns(p, part);
+  std::vector<float> theirs(static_cast<size_t>(p.shape.rows() * columns.width));
+  for_part(p, columns, [&](size_t ours, size_t at) { theirs[at] = values[ours]; });
   return theirs;
 }
 
@@ -119,38 +118,29 @@ std::vector<NamedTensor> to_external(const Parameter& p, const std::vector<float
 std::vector<float> from_external(const Parameter& p,
                                  const std::function<NamedTensor(const std::string&)>& fetch) {
   std::vector<float> values(static_cast<size_t>(p.shape.numel()));
-  int64_t begin = 0;
-  const auto widths = widths_of(p);
-  for (size_t i = 0; i < widths.size(); ++i) {
-    const NamedTensor t = fetch(p.external_name(i));
-    check_shape(t.name, t.shape, shape_of_part(p, widths[i]));
-    for_part(p, begin, widths[i],
-             [&](size_t ours, size_t theirs) { values[ours] = t.values[theirs]; });
-    begin += widths[i];
+  for (size_t part = 0; part < p.parts(); ++part) {
+    const Columns columns(p, part);
+    const NamedTensor t = fetch(p.external_name(part));
+    check_shape(t.name, t.shape, shape_of_part(p, columns.width));
+    if (same_layout(p)) return t.values;
+    for_part(p, columns, [&](size_t ours, size_t theirs) { values[ours] = t.values[theirs]; });
   }
   return values;
 }
 
 void check_weights(const fs::path& folder, const Model& model) {
-  const WeightFolder weights(folder);
-  for (const Parameter& p : model.parameters()) {
-    const auto widths = widths_of(p);
-    for (size_t i = 0; i < widths.size(); ++i)
-      check_shape(p.external_name(i), find_external(weights, p.external_name(i)).entry->shape,
-                  shape_of_part(p, widths[i]));
-  }
+  const ModelWeights weights(folder);
+  const bool apart = has_adapters(model);
+  for (const Parameter& p : model.parameters())
+    if (!p.adapter || weights.has_adapters()) weights.check(p, !apart);
 }
 
 void load_model(const fs::path& folder, Session& session, const Model& model,
                 const std::string& prefix) {
-  const WeightFolder weights(folder);
-  for (const Parameter& p : model.parameters()) {
-    const auto values = from_external(p, [&](const std::string& name) {
-      const WeightFolder::Found found = find_external(weights, name);
-      return NamedTensor{name, found.entry->shape, found.file->to_f32(*found.entry)};
-    });
-    session.write<float>(prefix + p.name, values);
-  }
+  const ModelWeights weights(folder);
+  const bool apart = has_adapters(model) && weights.has_adapters();
+  for (const Parameter& p : model.parameters())
+    session.write<float>(p.trained ? prefix + p.name : p.name, weights.values(p, !apart));
 }
 
 }  // namespace millrace

@@ -16,7 +16,8 @@ namespace millrace {
 // Values follow from (seed, parameter's place in the table, element) alone.
 void initial_values(const Parameter& parameter, size_t index, uint64_t seed, int64_t begin,
                     std::span<float> out);
-void initialize(Session& session, const Model& model, uint64_t seed);
+// With a folder of weights only what it cannot have is drawn: low-rank additions.
+void initialize(Session& session, const Model& model, uint64_t seed, const fs::path& folder = {});
 // Writes a leaf piece by piece, on all threads, without a second copy of it.
 void fill_leaf(Session& session, const std::string& leaf,
                const std::function<void(int64_t begin, std::span<float> out)>& make);
@@ -36,9 +37,14 @@ std::vector<NamedTensor> to_external(const Parameter& parameter, const std::vect
 std::vector<float> from_external(const Parameter& parameter,
                                  const std::function<NamedTensor(const std::string&)>& fetch);
 
+// Error when `shape`, of the tensor of that name outside, is another one.
+void check_shape(const std::string& name, const std::vector<int64_t>& shape,
+                 const std::vector<int64_t>& expected);
+
 // Reads the weights of a checkpoint folder, or of a Hugging Face one (several files, other float
-// types), into the session's leaves `prefix` + parameter; Error names a tensor that is missing or
-// misshapen. check_weights finds the same without a session: a config that its weights do not bear
+// types), into the session's leaves `prefix` + parameter, where it is trained; Error names a tensor
+// that is missing or misshapen. Low-rank additions are merged into a model that has none of its
+// own. check_weights finds the same without a session: a config that its weights do not bear
 // out is refused before anything of its size is planned.
 void check_weights(const fs::path& folder, const Model& model);
 void load_model(const fs::path& folder, Session& session, const Model& model,

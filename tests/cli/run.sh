@@ -283,6 +283,7 @@ for config in "$repository"/configs/*.yaml "$repository"/configs/*.json; do
     holds "data stats pedestrians.yaml" 0 'paths        '
     continue
     ;;
+  finetune.yaml) continue ;; # wants weights: below
   multi30k.yaml | mts-dialog.yaml | translator.yaml | summarizer*.yaml) own=(data.folder=stand-in data.vocab_size=300) ;;
   *) own=(data.train=builtin:grammar data.grammar_chars=20000) ;;
   esac
@@ -374,6 +375,90 @@ rm broken/model.safetensors
 echo '{"weight_map": {"a": "../model.safetensors"}}' >broken/model.safetensors.index.json
 refused "an index that points outside" 1 'index.json' 'expected:' '../model.safetensors' 'remedy:' -- generate broken --prompt-ids 1 --ids
 rm -r broken
+
+# --- fine-tuning: a model of another run, as a Hugging Face folder
+mkdir hf
+for file in config.json model.safetensors tokenizer.json; do cp "$checkpoint/$file" hf; done
+for i in $(seq 1 30); do echo "{\"prompt\": \"$i saw\", \"answer\": \" $((i % 3))\"}"; done >asked.jsonl
+cat >tune.yaml <<END
+device: cpu
+model: {init_from: hf}
+data: {train: asked.jsonl, fields: [prompt, answer], validation_fraction: 0.2}
+training: {batch_size: 2, max_length: 8, max_steps: 4, learning_rate: 0.01, eval_every: 2}
+checkpoint: {every: 1}
+sample: {length: 4}
+END
+run train good.yaml --run-name lines data.train=asked.jsonl data.format=lines --max-steps 2 sample.length=0
+cp "$(ls -d runs/lines/*/checkpoints/checkpoint-2)"/{config.json,model.safetensors,tokenizer.json} hf
+run plan tune.yaml --json
+whole=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$') all=$(grep -o '"parameters": [0-9]*' "$work/out" | grep -o '[0-9]*$')
+report "all of a model is tuned unless said" "$([ "$code" -eq 0 ] && grep -q "\"trained_parameters\": $all" "$work/out" || echo "  exit code $code, or not all")"
+run plan tune.yaml --json 'model.freeze=[embedding, "layers.*.mlp"]'
+frozen=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$')
+report "what is frozen has no moments" "$([ "$code" -eq 0 ] && [ -n "$whole" ] && [ "$frozen" -lt "$whole" ] || echo "  exit code $code, $frozen and $whole bytes of moments")"
+run plan "$repository/configs/finetune.yaml" model.init_from=hf data.train=asked.jsonl training.max_length=8
+holds "plan finetune.yaml" 0 'fits         yes'
+run train tune.yaml --run-name tuned
+holds "a tuned model" 0 'step=4/4'
+run train tune.yaml --run-name lora model.lora.rank=2
+holds "a model with low-rank additions" 0 'step=4/4'
+lora=$(readlink -f runs/latest)
+report "its checkpoint is small and no whole model" "$([ ! -e "$lora/checkpoints/checkpoint-4/config.json" ] && [ "$(stat -c %s "$lora/checkpoints/checkpoint-4/adapter_model.safetensors")" -lt "$(stat -c %s hf/model.safetensors)" ] || ls -l "$lora/checkpoints/checkpoint-4")"
+run train tune.yaml --run-name lora-in-parts model.lora.rank=2 runtime.stop_after=2
+run train --resume lora-in-parts runtime.stop_after=0
+parts=$(readlink -f runs/latest)
+report "additions go on to the bit" "$(cmp "$lora/checkpoints/checkpoint-4/adapter_model.safetensors" "$parts/checkpoints/checkpoint-4/adapter_model.safetensors" 2>&1)"
+run eval lora --json
+tuned_loss=$(grep -o '"eval/loss": [0-9.]*' "$work/out")
+run export lora merged
+holds "additions are merged" 0 'merged: '
+run train tune.yaml --run-name again model.init_from=merged training.learning_rate=1e-12 --max-steps 1
+run eval again --json
+report "and are worth the same then" "$([ -n "$tuned_loss" ] && [ "${tuned_loss:0:18}" = "$(grep -o '"eval/loss": [0-9.]*' "$work/out" | cut -c1-18)" ] || echo "  $tuned_loss, merged $(cat "$work/out")")"
+run generate lora --prompt '7 saw' --max-tokens 3
+holds "it writes" 0 'generated 3 tokens'
+run export tuned tuned.gguf --format gguf --dtype f16
+report "GGUF begins as it should" "$([ "$code" -eq 0 ] && [ "$(head -c 4 tuned.gguf)" = GGUF ] || echo "  exit code $code")"
+run import hf imported
+report "what is imported is what was there" "$([ "$code" -eq 0 ] && cmp hf/tokenizer.json imported/tokenizer.json 2>&1 && cmp hf/model.safetensors imported/model.safetensors 2>&1 || echo "  exit code $code")"
+refused "a place that is taken" 2 'is there already' 'remedy:' -- export tuned imported
+refused "a place in no folder" 2 'expected: a folder' 'remedy:' -- export tuned nowhere/model
+refused "a model that is not there" 2 'nowhere' 'expected: a Hugging Face folder' 'remedy:' -- import nowhere out
+refused "GGUF of another shape" 2 'no GGUF form' 'expected: a GPT-2 shape' 'remedy:   --format hf' -- export "$(ls -d runs/bytes/*)" other.gguf --format gguf
+refused "weights that are nowhere" 2 'model.init_from=nowhere' 'expected: a Hugging Face folder' 'got:' 'remedy:' -- train tune.yaml model.init_from=nowhere
+refused "a folder without a model" 2 'model.init_from=runs' 'expected: config.json' 'remedy:' -- train tune.yaml model.init_from=runs
+refused "sizes that are not the weights'" 2 'tensor transformer.wte.weight' 'expected:' 'got:' 'remedy:' -- train tune.yaml model.d_model=16
+refused "another family than the weights'" 2 'model.type=seq2seq' 'expected: `gpt`' 'remedy:' -- train tune.yaml model.type=seq2seq
+refused "another tokenizer than the weights'" 2 'data.tokenizer=byte' 'expected:' 'hf/tokenizer.json' 'got:      byte' 'remedy:' -- train tune.yaml data.tokenizer=byte
+refused "texts longer than the model" 2 'training.max_length=4096' 'expected: at most' 'remedy:' -- train tune.yaml training.max_length=4096
+refused "a pattern of nothing" 2 'model.freeze' 'expected:' 'layers.*.attention.qkv.weight' 'got:      atention' 'remedy:' -- train tune.yaml 'model.freeze=[atention]'
+refused "nothing left to train" 2 'nothing is left to train' 'expected:' 'remedy:' -- train tune.yaml 'model.freeze=["*"]'
+refused "additions to a layer that is none" 2 'model.lora.targets' 'expected:' 'got:      embedding' 'remedy:' -- train tune.yaml model.lora.rank=2 'model.lora.targets=[embedding]'
+refused "additions to new weights" 2 'model.lora.rank' 'expected: model.init_from' 'remedy:' -- train good.yaml model.lora.rank=2
+echo '["no", "object"]' >list.jsonl
+cat asked.jsonl list.jsonl >last.jsonl
+refused "a line that is no object" 2 'last.jsonl:31' 'expected: `{`' 'remedy:' -- train tune.yaml data.train=last.jsonl
+cp -r hf broken
+head -c 1000 hf/model.safetensors >broken/model.safetensors
+refused "weights to tune that are cut off" 2 'broken/model.safetensors' 'expected:' 'got:' 'remedy:' -- train tune.yaml model.init_from=broken
+rm broken/model.safetensors
+echo '{"weight_map": {"transformer.wte.weight": "model-00001-of-00002.safetensors"}}' >broken/model.safetensors.index.json
+refused "a shard that is missing" 2 'broken/model-00001-of-00002.safetensors' 'expected:' 'index.json' 'got:      nothing there' 'remedy:' -- train tune.yaml model.init_from=broken
+rm -r broken
+cp -r hf broken
+sed -i 's/"gpt2"/"mamba"/' broken/config.json
+refused "an architecture that is not there" 2 'broken/config.json: `model_type`' 'expected: gpt2 or llama' 'mamba' 'remedy:' -- train tune.yaml model.init_from=broken
+cp hf/config.json broken
+sed -i 's/"n_inner": [0-9]*/"n_inner": 24/' broken/config.json
+refused "a tensor of another shape" 2 'transformer.h.0.mlp.c_fc.weight' 'broken' 'expected: [' ',24]' 'got:      [' 'remedy:' -- train tune.yaml model.init_from=broken
+sed -i 's/"vocab_size": [0-9]*/"vocab_size": 5/' broken/config.json
+refused "a tokenizer with more tokens than the weights" 2 'broken/tokenizer.json' 'expected: at most 5 tokens' 'got:' 'remedy:' -- train tune.yaml model.init_from=broken
+rm broken/tokenizer.json
+refused "no tokenizer" 2 'has no tokenizer' 'expected: tokenizer.json' 'remedy:' -- train tune.yaml model.init_from=broken
+rm -r broken
+rm -r hf
+run train --resume lora training.max_steps=5
+holds "additions whose model is gone" 2 'expected: a Hugging Face folder' 'remedy:'
 
 # --- pairs: a model that reads source and target apart
 for i in 1 2 3 4 5 6 7 8 9 10 11 12; do

@@ -27,6 +27,10 @@ gpt2_tiny_grad.safetensors, llama_tiny_grad.safetensors     (apart, to keep each
   not see a constant), so there the file holds rounding noise and only an absolute bound makes sense;
   also wpe rows 16..23 and the embedding rows of ids not in the batch (Llama), which are true zeros.
 
+llama_lora.safetensors, with _grad     the same Llama with scaled rotary positions (as Llama 3.1) and low-rank additions
+    Only the additions train: their init/, grad/ and final/ have the names PEFT gives them, beside the init/ of all others.
+    q, k and v share one lora_A, which stands under all three names: Millrace's one matrix makes all three.
+
 seq2seq_pre.safetensors, seq2seq_post.safetensors, each with _grad     torch.nn's TransformerEncoderLayer and
                                                                        TransformerDecoderLayer
     The same, with source I32 [10,3,11] and source_lengths I32 [10,3]. Names and layouts are Millrace's: torch's are put
@@ -92,7 +96,15 @@ LLAMA = dict(
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, tie_word_embeddings=False,
     attention_bias=False, mlp_bias=False, attention_dropout=0.0,
 )
+LORA = dict(r=3, lora_alpha=6.0, targets=["q_proj", "k_proj", "v_proj", "o_proj", "down_proj"])
+# With heads of width 8 one pair keeps its frequency, one is between, two are slowed down.
+LLAMA_LORA = LLAMA | dict(rope_parameters={
+    "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32})
 FINAL = {
+    "llama_lora": ["base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight",
+                   "base_model.model.model.layers.1.self_attn.k_proj.lora_B.weight",
+                   "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight"],
     "gpt2_tiny": ["transformer.wte.weight", "transformer.h.0.attn.c_attn.weight",
                   "transformer.h.1.mlp.c_fc.bias"],
     "llama_tiny": ["model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight",
@@ -150,12 +162,22 @@ def make_batches(generator):
 class Float64Rotary(torch.nn.Module):
     """LlamaRotaryEmbedding computes its angles in float32 whatever the model's type."""
 
+    def __init__(self, rope):
+        super().__init__()
+        self.rope = rope
+
     def forward(self, x, position_ids):
-        return rotary_cos_sin(position_ids, LLAMA["hidden_size"] // LLAMA["num_attention_heads"])
+        return rotary_cos_sin(position_ids, LLAMA["hidden_size"] // LLAMA["num_attention_heads"], self.rope)
 
 
-def rotary_cos_sin(positions, head_width, theta=10000.0):
-    frequency = theta ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+def rotary_cos_sin(positions, head_width, rope={"rope_type": "default", "rope_theta": 10000.0}):
+    frequency = rope["rope_theta"] ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+    if rope["rope_type"] == "llama3":  # as transformers' _compute_llama3_parameters
+        wave, length = 2 * math.pi / frequency, rope["original_max_position_embeddings"]
+        low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+        smooth = (length / wave - low) / (high - low)
+        between = (1 - smooth) * frequency / factor + smooth * frequency
+        frequency = torch.where(wave < length / high, frequency, torch.where(wave > length / low, frequency / factor, between))
     angle = positions[..., None].double() * frequency
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos(), angle.sin()
@@ -281,6 +303,39 @@ def pointer_as_millrace(tensors):
     return ours
 
 
+class Lora(torch.nn.Module):
+    """A linear layer with a low-rank addition, as PEFT computes it."""
+
+    def __init__(self, linear, a=None):
+        super().__init__()
+        self.base = linear
+        self.lora_A = a or torch.nn.Linear(linear.in_features, LORA["r"], bias=False)
+        self.lora_B = torch.nn.Linear(LORA["r"], linear.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + LORA["lora_alpha"] / LORA["r"] * self.lora_B(self.lora_A(x))
+
+
+def add_lora(model):
+    for parent in list(model.modules()):
+        shared = None
+        for name, child in list(parent.named_children()):
+            if name not in LORA["targets"]:
+                continue
+            lora = Lora(child, shared if name in ("k_proj", "v_proj") else None)
+            shared = lora.lora_A if name == "q_proj" else shared
+            setattr(parent, name, lora)
+    return model
+
+
+def lora_names(name):
+    """The names of a parameter in the file: of a shared lora_A three."""
+    if ".lora_" not in name:
+        return [name.replace(".base.", ".")]
+    return ["base_model.model." + name.replace("q_proj", part)
+            for part in (("q_proj", "k_proj", "v_proj") if "q_proj.lora_A" in name else ("q_proj",))]
+
+
 def to_float64(model):
     """A copy that is float64 throughout: transformers' Llama casts to float32 in norms and rotary."""
     model = copy.deepcopy(model).double()
@@ -294,7 +349,7 @@ def to_float64(model):
                 norm.weight = child.weight
                 setattr(parent, name, norm)
             elif isinstance(child, modeling_llama.LlamaRotaryEmbedding):
-                setattr(parent, name, Float64Rotary())
+                setattr(parent, name, Float64Rotary(model.config.rope_parameters))
     return model
 
 
@@ -343,7 +398,7 @@ def train(model, inputs, targets, smoothing):
 def renamed(kind, model, tensors):
     if isinstance(model, PointerGenerator):
         return {f"{kind}/{ours}": tensor.detach().clone() for ours, tensor in pointer_as_millrace(tensors).items()}
-    rename = as_millrace if isinstance(model, Seq2Seq) else lambda name, tensor: {name: tensor}
+    rename = as_millrace if isinstance(model, Seq2Seq) else lambda name, tensor: dict.fromkeys(lora_names(name), tensor)
     return {f"{kind}/{ours}": part.detach().clone() for name, tensor in tensors.items() for ours, part in rename(name, tensor).items()}
 
 
@@ -382,6 +437,9 @@ def make_open(source, lengths, targets, generator):
 def make_model(folder, name, model, config, seed, smoothing=0.0):
     generator = torch.Generator().manual_seed(seed)
     initialise(model, generator)
+    if any(isinstance(module, Lora) for module in model.modules()):
+        for key, p in model.named_parameters():
+            p.requires_grad_("lora_" in key)
     tokens, targets = make_batches(generator)
     sources = {}
     if isinstance(model, (Seq2Seq, PointerGenerator)):
@@ -531,11 +589,13 @@ def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
     gpt2 = transformers.GPT2Config(**GPT2, attn_implementation="eager")
     llama = transformers.LlamaConfig(**LLAMA, attn_implementation="eager")
+    llama_lora = transformers.LlamaConfig(**LLAMA_LORA, attn_implementation="eager")
     models = {
         "seq2seq_pre": lambda name: make_model(folder, name, Seq2Seq(True, "gelu", True), SEQ2SEQ, seed=4),
         "seq2seq_post": lambda name: make_model(folder, name, Seq2Seq(False, "relu", False), SEQ2SEQ, seed=5, smoothing=0.1),
         "gpt2_tiny": lambda name: make_model(folder, name, transformers.GPT2LMHeadModel(gpt2), GPT2, seed=1),
         "llama_tiny": lambda name: make_model(folder, name, transformers.LlamaForCausalLM(llama), LLAMA, seed=2),
+        "llama_lora": lambda name: make_model(folder, name, add_lora(transformers.LlamaForCausalLM(llama_lora)), LLAMA_LORA | LORA, seed=7),
         "ops": lambda name: make_ops(folder, seed=3),
         "pointer_tiny": lambda name: make_model(folder, name, PointerGenerator(), POINTER, seed=6),
     }

@@ -52,6 +52,13 @@ tried "$here/000_09_fast.yaml" "${notes[@]}" # its keys tell the model
 for config in "$configs"/summarizer*.yaml; do
   tried "$config" "${notes[@]}" data.validation=[] data.test=[]
 done
+# The fourth note has no config, only numbers: one example an update, 25 of them, four workers. A small model stands for
+# the one that it tunes.
+"$binary" train "$configs/prototype.json" --max-steps 2 device=cpu data.train=source.txt data.format=lines data.tokenizer=byte \
+  run_name=base sample.length=0 >out 2>&1
+for i in $(seq 1 25); do echo "{\"prompt\": \"$i and $i:\", \"answer\": \" $((i + i))\"}"; done >examples.jsonl
+tried "$configs/finetune.yaml" device=cpu model.init_from=base data.train=examples.jsonl training.max_length=64
+tried "$configs/finetune.yaml" device=cpu model.init_from=base data.train=examples.jsonl training.max_length=64 model.lora.rank=4
 sizes=(prototype)
 [ "${MILLRACE_FULL:-0}" = 1 ] && sizes+=(quality production)
 for size in "${sizes[@]}"; do

@@ -1,0 +1,116 @@
+#include "data/gguf_tokenizer.h"
+
+#include "core/error.h"
+#include "data/sentence_piece_model.h"
+#include "data/word_splitter.h"
+#include "io/json_parser.h"
+#include "io/quote.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::json;
+
+// The format has the types of SentencePiece, with its numbers.
+enum Type : int32_t { normal = 1, control = 3, user_defined = 4, unused = 5 };
+
+struct Tokens {
+  explicit Tokens(int64_t vocab_size)
+      : texts(static_cast<size_t>(vocab_size)), types(static_cast<size_t>(vocab_size), unused) {
+    for (size_t i = 0; i < texts.size(); ++i) texts[i] = fmt::format("[PAD{}]", i);
+  }
+  void set(int64_t id, std::string text, int32_t type) {
+    MR_CHECK(id >= 0 && id < std::ssize(texts), "id {} of {}", id, texts.size());
+    texts[static_cast<size_t>(id)] = std::move(text);
+    types[static_cast<size_t>(id)] = type;
+  }
+  std::vector<std::string> texts;
+  std::vector<int32_t> types;
+};
+
+std::vector<GgufEntry> entries(const std::string& kind, const Tokens& tokens,
+                               const Tokenizer& tokenizer) {
+  std::vector<GgufEntry> list{{"tokenizer.ggml.model", kind},
+                              {"tokenizer.ggml.tokens", tokens.texts},
+                              {"tokenizer.ggml.token_type", tokens.types}};
+  auto id = [&](const char* name, int32_t value) {
+    if (value >= 0)
+      list.push_back(
+          {fmt::format("tokenizer.ggml.{}_token_id", name), static_cast<uint32_t>(value)});
+  };
+  id("bos", tokenizer.start_id());
+  id("eos", tokenizer.end_id());
+  id("unknown", tokenizer.unknown_id());
+  return list;
+}
+
+std::vector<GgufEntry> sentence_piece(const std::string& bytes, const Tokenizer& tokenizer,
+                                      int64_t vocab_size) {
+  const SentencePieceModel model = read_sentence_piece_model(bytes, "tokenizer.model");
+  Tokens tokens(vocab_size);
+  std::vector<float> scores(static_cast<size_t>(vocab_size), -10000);
+  for (size_t i = 0; i < model.pieces.size(); ++i) {
+    const auto& piece = model.pieces[i];
+    tokens.set(static_cast<int64_t>(i), std::string(piece.text), static_cast<int32_t>(piece.type));
+    scores[i] = piece.score;
+  }
+  const bool bpe = model.kind == SentencePieceModel::Kind::bpe;
+  auto list = entries(bpe ? "llama" : "t5", tokens, tokenizer);
+  list.push_back({"tokenizer.ggml.scores", scores});
+  list.push_back({"tokenizer.ggml.add_space_prefix", model.add_space});
+  return list;
+}
+
+// Which of llama.cpp's expressions cuts text into words.
+std::string splitter_of(const Json& root) {
+  const Json& whole = root.at("pre_tokenizer");
+  const Json stages = whole.value("pretokenizers", Json::array({whole}));
+  for (const Json& stage : stages)
+    if (stage.value("type", "") == "Split") {
+      const std::string expression = stage.at("pattern").value("Regex", ""),
+                        name = splitter_name(expression);
+      if (!name.empty()) return name;
+      throw Error({.code = ErrorCode::config,
+                   .what = "the tokenizer cuts words in a way that GGUF has no name for here",
+                   .where = "tokenizer.json: pre_tokenizer",
+                   .expected = "the expression of GPT-2 or of Llama 3",
+                   .got = quote(expression, 80),
+                   .remedy = "--format hf"});
+    }
+  return "gpt-2";
+}
+
+// tokenizer.json was read by a tokenizer already: what is in it is in order.
+std::vector<GgufEntry> byte_bpe(const Json& root, const Tokenizer& tokenizer, int64_t vocab_size) {
+  Tokens tokens(vocab_size);
+  const Json& model = root.at("model");
+  for (const auto& [text, id] : model.at("vocab").items())
+    tokens.set(id.get<int64_t>(), text, normal);
+  if (root.contains("added_tokens"))
+    for (const Json& token : root.at("added_tokens"))
+      tokens.set(token.at("id").get<int64_t>(), token.at("content").get<std::string>(),
+                 token.value("special", false) ? control : user_defined);
+  std::vector<std::string> merges;
+  for (const Json& merge : model.at("merges"))
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  auto list = entries("gpt2", tokens, tokenizer);
+  list.push_back({"tokenizer.ggml.pre", splitter_of(root)});
+  list.push_back({"tokenizer.ggml.merges", merges});
+  return list;
+}
+
+}  // namespace
+
+std::vector<GgufEntry> gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
+  const TokenizerFile file = tokenizer.file();
+  if (file.name.ends_with(".model")) return sentence_piece(file.bytes, tokenizer, vocab_size);
+  const Json root = parse_json(file.bytes);
+  const Json model = root.value("model", Json());
+  if (model.is_object() && model.value("type", "") == "BPE")
+    return byte_bpe(root, tokenizer, vocab_size);
+  return {{"tokenizer.ggml.model", std::string("none")}};
+}
+
+}  // namespace millrace
