@@ -104,6 +104,15 @@ void Settings::declare(Schema& s) {
   s.integer("data.chunk_overlap", &data.chunk_overlap)
       .range(0, 1 << 20)
       .help("Tokens that a chunk repeats from the one before it, to be read but not scored.");
+  s.integer("data.window_stride", &data.window_stride)
+      .range(1, 1 << 20)
+      .help(
+          "trajectories: states from one window of a path to the next, counted from the path's "
+          "end.");
+  s.boolean("data.rotate", &data.rotate)
+      .help(
+          "trajectories: in training every sequence is turned by any angle in the plane of its "
+          "first two numbers: a direction means nothing in another scene.");
   s.integer("data.num_workers", &data.num_workers)
       .range(0, 256)
       .allow_auto()
@@ -116,6 +125,7 @@ void Settings::declare(Schema& s) {
 
   s.integer("training.batch_size", &batch_size)
       .range(1, 1 << 20)
+      .alias("training.train_batch_size")
       .help("Sequences per micro-batch; times grad_accum it is the optimisation batch.");
   s.integer("training.grad_accum", &grad_accum).range(1, 1 << 16).help("Micro-batches per update.");
   s.integer("training.effective_batch", &effective_batch)

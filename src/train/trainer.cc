@@ -503,21 +503,21 @@ class Loop {
   bool evaluate() {
     const BetweenSteps pause(*this);
     const int64_t begin = now_ns();
-    std::optional<double> loss;
+    std::optional<Metrics> validated;
     {
       const OwnerScope eval(result_.ledger, Owner::eval);
       const WithAverage weights(*this);
-      loss = validate(data_, session_, programs_.evaluate_plan(), [] { return stop_asked(); });
+      validated = validate(data_, session_, programs_.evaluate_plan(), [] { return stop_asked(); });
     }
-    if (!loss) return false;
+    if (!validated) return false;
     const OwnerScope logging(result_.ledger, Owner::logging);
     state_.evaluated_step = state_.step;
     saved_step_ = -1;  // a checkpoint of this step would now say more
     ++state_.evaluations;
-    const Metrics metrics = metrics_of(*loss);
+    const Metrics& metrics = *validated;
     const double value = metrics.at(s_.checkpoint.metric);
     state_.last_metric = value;
-    result_.validation_loss = *loss;
+    result_.validation_loss = metrics.at("eval/loss");
     const double gain =
         s_.checkpoint.larger_is_better() ? value - state_.best_metric : state_.best_metric - value;
     const bool better = std::isfinite(value) && (!state_.has_best || gain > s_.early_stop_delta);
@@ -553,8 +553,8 @@ class Loop {
     content.texts = {{kTrainerStateName, state_.to_json(length_.total, epochs_done())},
                      {"config.json", model_.external_config()},
                      {"config.resolved.yaml", run_->config()}};
-    const TokenizerFile tokenizer = data_.set.tokenizer().file();
-    content.texts[tokenizer.name] = tokenizer.bytes;
+    const TokenizerFile reading = data_.set.reading_file();
+    content.texts[reading.name] = reading.bytes;
     content.manifest = {MILLRACE_VERSION, state_.step, programs_.step().hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {

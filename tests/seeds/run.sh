@@ -2,7 +2,7 @@
 # tests/seeds/run.sh BINARY: the config blocks of the first users' notes, word for word, each planned and trained for 20
 # updates on the CPU with nothing added but data and, where the keys do not tell it, the kind of model. Those of the first
 # note stand here (in its eleventh are two lines of prose, left out), and as a ladder in configs/summarizer*.yaml; those of the
-# second are configs/*.json.
+# second are configs/*.json; those of the fourth, which name workers and batches, stand here.
 # MILLRACE_FULL=1: the two larger ones of these too.
 set -u
 [ $# -eq 1 ] && [ -x "$1" ] || {
@@ -27,6 +27,10 @@ done
   echo dialogue,note
   paste -d, source.txt target.txt
 } >pairs.csv
+# People who walk, for 20 to 60 frames.
+for i in $(seq 0 39); do
+  for t in $(seq 0 $((19 + i))); do echo "$((t * 10)) $i $((i + t)).5 $((t * t % 7)).25"; done
+done >paths.txt
 for _ in 1 2 3 4 5 6; do paste -d' ' source.txt target.txt; done >text.txt
 
 # tried CONFIG OVERRIDE...: `plan` and `train` take it as it is.
@@ -51,6 +55,9 @@ done
 tried "$here/000_09_fast.yaml" "${notes[@]}" # its keys tell the model
 for config in "$configs"/summarizer*.yaml; do
   tried "$config" "${notes[@]}" data.validation=[] data.test=[]
+done
+for config in "$here"/003_*.yaml "$configs"/trajectory.yaml; do
+  tried "$config" device=cpu model.type=trajectory data.train=paths.txt data.format=trajectories model.d_model=32 training.max_length=20
 done
 sizes=(prototype)
 [ "${MILLRACE_FULL:-0}" = 1 ] && sizes+=(quality production)
