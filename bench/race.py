@@ -486,7 +486,7 @@ class PathRow(Row):
         (self.folder / "paths.txt").write_text("".join(f"{t} {agent} {x} {y}\n" for agent, path in enumerate(self.paths)
                                                        for t, (x, y) in enumerate(path)))
         self.tokens = sum(len(path) for path in self.paths)
-        data = ["data.train=paths.txt", "data.validation=paths.txt", "data.window_stride=1000", "data.batching=packing"]
+        data = ["data.train=paths.txt", "data.validation=paths.txt", "data.window_stride=1000", "data.batching=packing", "data.rotate=false"]
         stats = subprocess.run([str(MILLRACE), "data", "stats", str(ROOT / "configs" / w["config"]), *data, "--json",
                                 f"training.max_length={w['length']}"], cwd=self.folder, capture_output=True, text=True)
         if stats.returncode != 0:

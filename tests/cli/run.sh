@@ -788,7 +788,7 @@ report "to the same weights of a trajectory model" "$(cmp "$whole/checkpoints/ch
 run eval "$whole"
 holds "eval of a trajectory model" 0 'eval/ade' 'eval/fde' 'eval/loss'
 report "and no perplexity" "$(grep perplexity "$work/out")"
-head -180 walks.txt >fewer.txt
+head -161 walks.txt >fewer.txt # the first seven
 run eval "$whole" data.validation=fewer.txt
 holds "eval on other paths" 0 'eval/ade'
 refused "eval with another normalisation" 2 'another normalisation' 'normalisation.json' 'data.validation=' -- eval "$whole" data.train=fewer.txt
@@ -797,7 +797,7 @@ run generate "$whole" --input seen.txt
 report "futures of two paths" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 24 ] && [ "$(head -1 "$work/out" | cut -f1,2)" = $'100\t5' ] &&
   [ "$(tail -1 "$work/out" | cut -f1,2)" = $'210\t6' ] || echo "  exit code $code")"
 run generate "$whole" --input seen.txt --at-once 1
-report "one by one the same" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 24 ] || echo "  exit code $code")"
+report "and as many one by one" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 24 ] || echo "  exit code $code")"
 refused "a prompt for a trajectory model" 2 'paths' '--input FILE' -- generate "$whole" --prompt hello
 head -12 seen.txt >short.txt
 refused "futures of a path with too few points" 2 'short.txt: agent 5' 'at least' 'got:      6 points' 'remedy:' -- generate "$whole" --input short.txt
@@ -807,7 +807,7 @@ printf '0 5 1 2 3\n10 5 1 2 3\n' >wide.txt
 refused "futures of points of another kind" 2 'wide.txt' 'expected: 2 numbers' 'got:      3' -- generate "$whole" --input wide.txt
 refused "training on a path with NaN" 2 'nan.txt:2:8' 'a finite number' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=nan.txt
 refused "training on a path with too few points" 2 'too few points' 'at least 20 points' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=short.txt
-refused "training on none that is long enough" 2 'no path is long enough' 'at least 20 points' 'the longest of 6' -- train walks.yaml "${walks[@]}" data.train=short.txt data.on_bad_record=skip data.validation_fraction=0
+refused "training on none that is long enough" 2 'no path is long enough' 'at least 20 points' 'the longest of 6' -- train walks.yaml data.train=short.txt data.validation=short.txt data.format=trajectories data.on_bad_record=skip
 refused "parts longer than a sequence" 2 'model.previous' 'training.max_length=42' -- train walks.yaml "${walks[@]}" model.previous=30 model.current=12
 refused "channels that the data has not" 2 'model.channels' 'expected: 2' -- train walks.yaml "${walks[@]}" model.channels=3
 refused "paths as one long text" 2 'data.batching' 'paths cannot be read' -- train walks.yaml "${walks[@]}" data.batching=windows
