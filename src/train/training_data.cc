@@ -41,7 +41,8 @@ BatchOptions batch_options(const Dataset& set, const Settings& settings, Takes t
   // Sequences of one length have nothing to gain from packing.
   const bool one_length = takes.states && settings.max_length == takes.parts.least();
   o.batching = resolved_batching(s.batching, set, takes.packed_rows && !one_length);
-  o.states = {takes.parts, settings.max_length, s.window_stride, s.rotate, s.on_bad_record == "skip"};
+  o.states = {takes.parts, settings.max_length, s.window_stride, s.rotate,
+              s.on_bad_record == "skip"};
   if (takes.pairs) o.max_source = settings.max_source_length;
   o.open_words = takes.open_words;
   o.batch_size = settings.batch_size;
