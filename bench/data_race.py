@@ -286,8 +286,6 @@ def measure_waiting(race, seconds, data):
     for path in sorted((ROOT / "configs").glob("*.yaml")):
         wants_folder = "data.folder=" in path.read_text()
         folder = pathlib.Path(data or ".") / path.stem
-        if path.stem == "pedestrians":
-            continue  # trajectories: no model reads them yet
         if wants_folder and not (data and folder.is_dir()):
             say(f"missing: {path.stem} (no folder {path.stem} in --data)")
             continue

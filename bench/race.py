@@ -34,6 +34,7 @@ PEERS = {  # by the model's type: their program, and how it runs
     "seq2seq": ("torch_seq2seq.py", TRANSFORMER_PEERS),
     "pointer_generator": ("torch_pointer.py", {"cpu": ("torch-eager", "torch-hoisted", "torch-compile"),
                                                "cuda": ("torch-eager", "torch-hoisted", "torch-compile", "torch-graphs", "torch-graphs-bf16")}),
+    "trajectory": ("torch_trajectory.py", {device: (*hows, "torch-loop") for device, hows in TRANSFORMER_PEERS.items()}),
     "bilstm": ("torch_bilstm.py", {"cpu": ("torch-fp32",), "cuda": ("torch-fp32", "torch-bf16")}),
 }
 PACKAGES = ("torch", "numpy", "safetensors")
@@ -468,6 +469,38 @@ class PairRow(Row):
         return {"pairs": pairs}
 
 
+class PathRow(Row):
+    """Paths of many lengths, packed into rows: all of them in every step."""
+
+    def make_data(self):
+        w, draw = self.w, itertools.islice(numbers(), 10**9)
+        self.paths = []
+        for _ in range(w["batch"]):
+            x, y, dx, dy = (next(draw) % 1000 / 100 - 5 for _ in range(4))
+            path = []
+            for _ in range(w["length"] - 60 + next(draw) % 61):
+                path.append((round(x, 3), round(y, 3)))
+                dx, dy = dx + (next(draw) % 100 - 49.5) / 500, dy + (next(draw) % 100 - 49.5) / 500
+                x, y = x + dx / 10, y + dy / 10
+            self.paths.append(path)
+        (self.folder / "paths.txt").write_text("".join(f"{t} {agent} {x} {y}\n" for agent, path in enumerate(self.paths)
+                                                       for t, (x, y) in enumerate(path)))
+        self.tokens = sum(len(path) for path in self.paths)
+        data = ["data.train=paths.txt", "data.validation=paths.txt", "data.window_stride=1000", "data.batching=packing", "data.rotate=false"]
+        stats = subprocess.run([str(MILLRACE), "data", "stats", str(ROOT / "configs" / w["config"]), *data, "--json",
+                                f"training.max_length={w['length']}"], cwd=self.folder, capture_output=True, text=True)
+        if stats.returncode != 0:
+            raise RuntimeError(f"millrace: {stats.stderr.strip()}")
+        self.rows = json.loads(stats.stdout)["rows_per_epoch"]
+        return data
+
+    def command(self, *changes):
+        return super().command(f"training.batch_size={self.rows}", *changes)
+
+    def inputs(self, weights):
+        return {"paths": self.paths, "channels": 2, **json.loads((weights.parent / "normalisation.json").read_text())}
+
+
 class BiLstmRow(Row):
     """A stack of LSTM layers alone, forward and backward."""
 
@@ -499,7 +532,7 @@ class BiLstmRow(Row):
                 raise RuntimeError(f"{peer.how} has {what} {b:.6f}, millrace {a:.6f}")
 
 
-KINDS = {"gpt": Row, "seq2seq": PairRow, "pointer_generator": PairRow, "bilstm": BiLstmRow}
+KINDS = {"gpt": Row, "seq2seq": PairRow, "pointer_generator": PairRow, "trajectory": PathRow, "bilstm": BiLstmRow}
 
 
 # --- the table --------------------------------------------------------------------------------------------
@@ -586,6 +619,7 @@ def main():
             model = suite[name]["model"]["type"]
             row = KINDS[model](name, suite[name], pathlib.Path(temp) / name, threads, device)
             entrants = PEERS[model][1][device] if versions else ()
+            entrants = [how for how in entrants if how not in suite[name].get("without", ())]
             if args.start:
                 starts[name] = show_starts(row, entrants)
                 keep()

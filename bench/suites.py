@@ -49,6 +49,21 @@ def pointer(batch):
     }
 
 
+def trajectory(sequences, without=()):
+    """Paths of 20 to 80 states of context, 8 before the present and 12 to predict, so many of them in every step. `without`: peers
+    that would take minutes for a step."""
+    return {
+        "task": "train",
+        "config": "trajectory.yaml",
+        "model": {"type": "trajectory", "d_model": 256, "num_layers": 4, "num_heads": 4, "dropout": 0, "previous": 8, "current": 12},
+        "training": ADAMW | {"ema_decay": 0},
+        "batch": sequences,
+        "length": 100,
+        "without": without,
+        "slow": sequences > 256,
+    }
+
+
 def bilstm(batch):
     """The encoder of a summarizer alone: 768 places, two layers of 256 units in both directions."""
     return {"task": "bilstm", "model": {"type": "bilstm", "input": 128, "hidden": 256, "layers": 2}, "batch": batch, "length": 768}
@@ -72,6 +87,8 @@ CPU = {
     "bilstm-2x256-b16": bilstm(16),
     "pointer-b1": pointer(1),
     "pointer-b16": pointer(16),
+    "trajectory-b64": trajectory(64),
+    "trajectory-b1024": trajectory(1024, without=("torch-loop",)),
 }
 
 
@@ -103,6 +120,8 @@ CUDA = {
     "bilstm-2x256-b16": bilstm(16),
     "pointer-b1": pointer(1),
     "pointer-b16": pointer(16),
+    "trajectory-b64": trajectory(64),
+    "trajectory-b1024": {**trajectory(1024, without=("torch-loop",)), "slow": False},
 }
 
 SUITES = {"cpu": CPU, "cpu-growth": growth(), "cuda": CUDA}

@@ -124,6 +124,8 @@ void Console::evaluated(int64_t step, const Metrics& metrics, bool best) {
   const double loss = metrics.at("eval/loss");
   std::string text = fmt::format("step {:>6}  validation loss {:.4f}{}", with_commas(step), loss,
                                  best ? " *" : "");
+  if (const auto ade = metrics.find("eval/ade"); ade != metrics.end())
+    text += fmt::format("  ADE {:.3f}, FDE {:.3f}", ade->second, metrics.at("eval/fde"));
   if (entropy_)
     text += fmt::format("  ({:+.1f} % over the source's entropy {:.4f})",
                         100 * (loss / *entropy_ - 1), *entropy_);

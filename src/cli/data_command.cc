@@ -175,7 +175,20 @@ void add_lengths(const SequenceSummary& summary, const char* what, const char* u
                      {"histogram", {{"bar_width", summary.bar_width}, {"bars", summary.bars}}}};
 }
 
-void add_trajectories(const Dataset& data, const Settings& s, std::string& out, Json& json) {
+// The batches that training makes, where shapes differ.
+void add_batches(const Batches& batches, std::string& out, Json& json) {
+  out +=
+      fmt::format("batches      {} an epoch, in {} shapes; {:.1f} % of their places hold a token\n",
+                  with_commas(batches.batches_per_epoch()), batches.shapes().size(),
+                  100 * batches.useful_share());
+  json["batches"] = {{"per_epoch", batches.batches_per_epoch()},
+                     {"shapes", batches.shapes().size()}};
+  json["useful_share"] = batches.useful_share();
+}
+
+void add_trajectories(const LoadedRun& run, std::string& out, Json& json) {
+  const Dataset& data = run.data.set;
+  const Settings& s = run.settings;
   const ValueStore& store = *data.trajectories[0];
   std::vector<int64_t> begins(static_cast<size_t>(store.paths() + 1));
   store.path_begins(0, begins);
@@ -189,13 +202,16 @@ void add_trajectories(const Dataset& data, const Settings& s, std::string& out, 
     ++lengths.count[places];
   }
   add_lengths(summary_of_lengths(counts), "paths", "points", s.max_length, out, json);
-  add_ways(lengths, s, true, "", out, json);
+  if (!run.data.batches) return add_ways(lengths, s, true, "", out, json);
+  const Batches& batches = *run.data.batches;
+  add_batches(batches, out, json);
+  if (!batches.cut().empty()) out += fmt::format("cut          {}\n", batches.cut());
+  if (batches.shapes()[0].packed) json["rows_per_epoch"] = batches.positions_per_epoch();
 }
 
 // Of a model that reads source and target apart.
 void add_pairs(const LoadedRun& run, DataObserver& observer, std::string& out, Json& json) {
   const Settings& s = run.settings;
-  const Batches& batches = *run.data.batches;
   const PairOptions options = pair_options(batch_options(run.data.set, s, run.model->takes()));
   const PairSummary summary =
       open_pair_index(run.data.set, SplitName::train, options, observer)->current()->summary();
@@ -208,17 +224,11 @@ void add_pairs(const LoadedRun& run, DataObserver& observer, std::string& out, J
       "training.max_length {}: they lose their end\n",
       with_commas(summary.cut_sources), s.max_source_length, with_commas(summary.cut_targets),
       s.max_length);
-  out +=
-      fmt::format("batches      {} an epoch, in {} shapes; {:.1f} % of their places hold a token\n",
-                  with_commas(batches.batches_per_epoch()), batches.shapes().size(),
-                  100 * batches.useful_share());
+  add_batches(*run.data.batches, out, json);
   json["lengths"] = {{"sources", json_of(summary.source)},
                      {"targets", json_of(summary.target)},
                      {"cut_sources", summary.cut_sources},
                      {"cut_targets", summary.cut_targets}};
-  json["batches"] = {{"per_epoch", batches.batches_per_epoch()},
-                     {"shapes", batches.shapes().size()}};
-  json["useful_share"] = batches.useful_share();
 }
 
 }  // namespace
@@ -231,7 +241,7 @@ int data_stats_command(const DataArguments& arguments) {
   Json json = source_json(data);
   std::string out = source_text(data);
   if (data.has_trajectories()) {
-    add_trajectories(data, s, out, json);
+    add_trajectories(*run, out, json);
   } else if (run->model->takes().pairs) {
     add_pairs(*run, progress, out, json);
   } else if (!data.records) {

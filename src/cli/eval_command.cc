@@ -30,16 +30,22 @@ int eval_command(const EvalArguments& arguments) {
   DataProgress progress;
   const auto run = load_run(request, progress);
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
-  // The tokenizer is made from data.train: other data would give the model's ids other meanings.
-  // Rare words, which stand behind the vocabulary, may be others.
-  if (load_tokenizer(folder)->vocabulary_file() != run->data.set.tokenizer().vocabulary_file())
+  // Tokenizer and normalisation are made from data.train: of other data the model's ids and numbers
+  // would have other meanings. Rare words, which stand behind a vocabulary, may be others.
+  const TokenizerFile reading = run->data.set.reading_file();
+  const bool states = run->model->takes().states;
+  const bool same = states ? read_file(folder / reading.name, 16 << 20) == reading.bytes
+                           : load_tokenizer(folder)->vocabulary_file() ==
+                                 run->data.set.tokenizer().vocabulary_file();
+  if (!same)
     throw Error(
         {.code = ErrorCode::config,
-         .what = "the data gives another vocabulary than the model was trained with",
+         .what = fmt::format("the data gives another {} than the model was trained with",
+                             states ? "normalisation" : "vocabulary"),
          .where = run->schema.where("data.train"),
-         .expected = "the tokenizer of " + (folder / "tokenizer.json").string(),
+         .expected = (folder / reading.name).string(),
          .got = "another one",
-         .remedy = "data.validation=FILE validates on other data with the model's tokenizer"});
+         .remedy = "data.validation=FILE validates on other data and leaves data.train as it was"});
   const auto backend = open_device(
       *run, [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); });
   std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),

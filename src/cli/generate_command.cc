@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/model_folder.h"
+#include "cli/predict_paths.h"
 #include "cli/standard_output.h"
 #include "core/clock.h"
 #include "core/text.h"
@@ -107,7 +108,7 @@ Loaded load(const GenerateArguments& arguments) {
   Loaded l{arguments, find_model_folder(Settings().runs_folder, arguments.folder), {}, {}, {}, {}};
   l.model = load_model_config(l.folder);
   check_weights(l.folder, *l.model);
-  if (arguments.prompt_ids.empty() || !arguments.ids || l.pairs())
+  if (!l.model->takes().states && (arguments.prompt_ids.empty() || !arguments.ids || l.pairs()))
     l.tokenizer = load_tokenizer(l.folder);
   l.backend = open_device(arguments.device, {}, [](const std::string& text) {
     std::fprintf(stderr, "%s\n", text.c_str());
@@ -306,6 +307,14 @@ int generate_command(const GenerateArguments& arguments) {
     throw usage("there is nothing to read prompts from", "a file with a prompt on each line",
                 arguments.input, "--input FILE");
   const Loaded loaded = load(arguments);
+  if (loaded.model->takes().states) {
+    if (arguments.input.empty())
+      throw usage("this model goes on from paths, not from text", "--input FILE with paths",
+                  "a prompt", "--input FILE: a table of frame, agent, x and y");
+    predict_paths(*loaded.model, loaded.folder, arguments.input, arguments.at_once, loaded.passes,
+                  *loaded.backend);
+    return 0;
+  }
   if (loaded.pairs() && loaded.tokenizer->end_id() < 0)
     throw usage("the tokenizer has no token that ends a text", "one that has", "none",
                 "the tokenizer that the model was trained with");

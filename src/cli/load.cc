@@ -251,7 +251,7 @@ void check_metric(const LoadedRun& run) {
   auto is_among = [&](const std::vector<std::string>& list) {
     return std::find(list.begin(), list.end(), metric) != list.end();
   };
-  auto names = metric_names();
+  auto names = metric_names(run.model->takes());
   const auto of_texts = text_metric_names();
   if (pairs && texts == 0 && is_among(of_texts))
     throw Error({.code = ErrorCode::config,
@@ -284,6 +284,19 @@ void check_batching(const LoadedRun& run, const Dataset& set) {
                  .got = batching,
                  .remedy = remedy});
   };
+  if (run.model->takes().states && !set.has_trajectories())
+    throw Error({.code = ErrorCode::config,
+                 .what = fmt::format("{} reads trajectories", run.settings.model_type),
+                 .where = run.schema.where("data.train"),
+                 .expected = "paths of points",
+                 .got = set.description(),
+                 .remedy = "data.format=trajectories with tables of frame, agent, x and y"});
+  if (set.has_trajectories()) {
+    if (batching == "windows")
+      refuse("paths cannot be read as one long text", "buckets, packing or auto",
+             "data.batching=auto");
+    return;
+  }
   if (!set.records && (batching == "buckets" || batching == "packing"))
     refuse("a long text has no records to batch", "windows or auto",
            "data.format=lines makes a record of every line");
@@ -429,12 +442,14 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& observer) {
   auto run = load_data(request, observer);
   if (run->data.batches) return run;
+  std::vector<std::string> readers = model_families();
+  std::erase_if(readers, [](const std::string& f) { return !make_model(f)->takes().states; });
   throw Error({.code = ErrorCode::config,
                .what = fmt::format("{} does not read trajectories", run->settings.model_type),
                .where = run->schema.where("data.train"),
                .expected = "text or tokens",
                .got = run->data.set.description(),
-               .remedy = "`millrace data stats` shows them; a model for them is to come"});
+               .remedy = fmt::format("model.type={}", fmt::join(readers, " or model.type="))});
 }
 
 std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& observer) {
@@ -464,7 +479,8 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
                  .remedy = fmt::format("data.chunk_overlap={}", s.max_length / 4)});
   if (s.data.vocab_size < 0) {
     // What the model is to have is what there is to learn.
-    const std::string model = run->schema.value_text("model.vocab_size");
+    const std::string model =
+        run->schema.knows("model.vocab_size") ? run->schema.value_text("model.vocab_size") : "";
     int64_t size = 8000;
     const bool given =
         std::from_chars(model.data(), model.data() + model.size(), size).ec == std::errc();
@@ -476,8 +492,8 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
   if (set.counts.bad > 0)
     observer.note(fmt::format("{} bad records were passed over, the first: {}",
                               with_commas(set.counts.bad), set.counts.first_bad));
-  if (set.has_trajectories()) {
-    run->data.set = std::move(set);
+  if (set.has_trajectories() && !run->model->takes().states) {
+    run->data.set = std::move(set);  // to be looked at
     return run;
   }
   check_batching(*run, set);
@@ -487,8 +503,9 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
     run->schema.note("training.max_source_length",
                      own > 0 ? "auto: the model's" : "auto: max_length");
   }
-  check_vocabulary(*run, set);
-  run->model->resolve(run->schema, set.vocab_size, {s.max_length, s.max_source_length});
+  if (!set.has_trajectories()) check_vocabulary(*run, set);
+  const int64_t width = set.has_trajectories() ? set.normalisation.channels() : set.vocab_size;
+  run->model->resolve(run->schema, width, {s.max_length, s.max_source_length});
   if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run->model);
   run->model = tuned_model(std::move(run->model), s.tuning, run->schema);
   check_curriculum(*run);

@@ -153,7 +153,7 @@ int train_command(TrainArguments arguments) {
                                        : "sequences",
                   s.grad_accum));
   say("data     " + run->data.set.description());
-  if (run->data.set.records)
+  if (run->data.set.records || run->data.set.has_trajectories())
     say(fmt::format("batches  {}; {:.1f} % of their places hold a token", batches.order(),
                     100 * batches.useful_share()));
   const RunLength length = run->data.run_length(s);

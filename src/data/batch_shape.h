@@ -4,6 +4,17 @@
 
 namespace millrace {
 
+// A sequence of states: a context of any length, which is only read, then the last `previous`
+// states before the `current` ones, which are predicted. 0: there are no states but tokens.
+struct StateParts {
+  int64_t previous = 0, current = 0;
+  int64_t least() const { return previous + current; }  // states of a sequence
+  // Places of a row that a sequence of so many states takes: each holds a change from one state to
+  // the next, and the next change is its target.
+  static int64_t places(int64_t states) { return states - 2; }
+  bool operator==(const StateParts&) const = default;
+};
+
 struct BatchShape {
   int64_t batch = 1;    // B
   int64_t length = 1;   // T

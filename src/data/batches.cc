@@ -1,6 +1,8 @@
 #include "data/batches.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "core/rng.h"
 #include "core/text.h"
@@ -11,10 +13,15 @@
 namespace millrace {
 namespace {
 
-void clear(Batch& batch, const BatchShape& shape, bool open_words = false) {
+// `channels`: of states; 0: there are tokens.
+void clear(Batch& batch, const BatchShape& shape, bool open_words = false, int64_t channels = 0) {
   const auto places = static_cast<size_t>(shape.batch * shape.length);
-  batch.tokens.assign(places, 0);
-  batch.targets.assign(places, -1);
+  if (channels > 0) {
+    clear_states(batch, shape, channels);
+  } else {
+    batch.tokens.assign(places, 0);
+    batch.targets.assign(places, -1);
+  }
   if (shape.packed) {
     batch.segments.assign(places, -1);
     batch.positions.assign(places, 0);
@@ -125,8 +132,11 @@ class SequenceBatches : public Batches {
 class BucketShapes {
  public:
   explicit BucketShapes(BucketOrder order, bool open_words = false,
-                        std::vector<LengthStage> stages = {})
-      : order_(std::move(order)), open_words_(open_words), stages_(std::move(stages)) {
+                        std::vector<LengthStage> stages = {}, int64_t channels = 0)
+      : order_(std::move(order)),
+        open_words_(open_words),
+        channels_(channels),
+        stages_(std::move(stages)) {
     const auto& buckets = order_.buckets();
     for (auto b = buckets.rbegin(); b != buckets.rend(); ++b)
       if (b->batches > 0) place_of(shape_of(*b));
@@ -158,7 +168,7 @@ class BucketShapes {
                                     [&](const LengthStage& s) { return position < s.end; });
     batch.shape = place_of_shape_[static_cast<size_t>(stage - stages_.begin())]
                                  [order_.bucket_of(index, epoch)];
-    clear(batch, shapes_[batch.shape], open_words_);
+    clear(batch, shapes_[batch.shape], open_words_, channels_);
     thread_local std::vector<int64_t> ranks;
     order_.ranks(index, epoch, ranks);
     for (size_t row = 0; row < ranks.size(); ++row)
@@ -176,6 +186,7 @@ class BucketShapes {
 
   BucketOrder order_;
   bool open_words_;
+  int64_t channels_;
   std::vector<LengthStage> stages_;
   std::vector<BatchShape> shapes_;
   std::vector<std::vector<size_t>> place_of_shape_;  // by stage, full lengths last, and bucket
@@ -271,35 +282,27 @@ class PairBatches : public Batches {
   BucketShapes buckets_;
 };
 
-class PackedBatches : public SequenceBatches {
+// Rows that hold several sequences, as a PackedOrder has them.
+class PackedRows {
  public:
-  PackedBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptSequences> index,
-                const BatchOptions& o)
-      : SequenceBatches(data, split, std::move(index)),
-        T_(o.sequences.max_length),
-        in_order_(!o.seed),
-        order_of_rows_(index_->current()->lengths(), T_, kPackedPerRow, o.seed) {
-    shapes_ = {{o.batch_size, T_, true}};
-    stride_ = o.batch_size;
-    positions_ = order_of_rows_.rows_per_epoch();
-    if (in_order_ && o.limit > 0) positions_ = std::min(positions_, o.limit * stride_);
-    mean_places_ = static_cast<double>(o.batch_size * T_);
-    useful_share_ =
-        static_cast<double>(order_of_rows_.useful()) / static_cast<double>(order_of_rows_.places());
-    order_ = fmt::format("packing {}", T_);
-  }
-  void fill(int64_t position, Batch& batch) const override {
-    clear(batch, shapes_[0]);
+  PackedRows(const LengthHistogram& lengths, int64_t row_length, const BatchOptions& o)
+      : T_(row_length), in_order_(!o.seed), order_(lengths, row_length, kPackedPerRow, o.seed) {}
+  const PackedOrder& order() const { return order_; }
+  int64_t row_length() const { return T_; }
+  // Makes room, and calls put(rank, place, segment), which returns the places it took.
+  template <typename Put>
+  void fill(int64_t position, int64_t positions, const BatchShape& shape, Batch& batch,
+            int64_t channels, Put put) const {
+    clear(batch, shape, false, channels);
     batch.shape = 0;
     thread_local std::vector<int64_t> ranks;
-    const int64_t all = order_of_rows_.rows_per_epoch();
-    for (int64_t row = 0; row < shapes_[0].batch; ++row) {
+    const int64_t all = order_.rows_per_epoch();
+    for (int64_t row = 0; row < shape.batch; ++row) {
       const int64_t sample = position + row;
-      if (in_order_ && sample >= positions_) break;
-      order_of_rows_.ranks(sample % all, sample / all, ranks);
+      if (in_order_ && sample >= positions) break;
+      order_.ranks(sample % all, sample / all, ranks);
       int64_t at = row * T_;
-      for (size_t i = 0; i < ranks.size(); ++i)
-        at += put(ranks[i], at, static_cast<int32_t>(i), true, batch);
+      for (size_t i = 0; i < ranks.size(); ++i) at += put(ranks[i], at, static_cast<int32_t>(i));
       // What is left of the row is a segment of its own.
       std::fill(batch.segments.begin() + at, batch.segments.begin() + (row + 1) * T_,
                 static_cast<int32_t>(ranks.size()));
@@ -309,7 +312,128 @@ class PackedBatches : public SequenceBatches {
  private:
   int64_t T_;
   bool in_order_;
-  PackedOrder order_of_rows_;
+  PackedOrder order_;
+};
+
+class PackedBatches : public SequenceBatches {
+ public:
+  PackedBatches(const Dataset& data, const Split& split, std::unique_ptr<KeptSequences> index,
+                const BatchOptions& o)
+      : SequenceBatches(data, split, std::move(index)),
+        rows_(index_->current()->lengths(), o.sequences.max_length, o) {
+    take(rows_.order(), rows_.row_length(), o);
+  }
+  void fill(int64_t position, Batch& batch) const override {
+    rows_.fill(position, positions_, shapes_[0], batch, 0,
+               [&](int64_t rank, int64_t place, int32_t segment) {
+                 return put(rank, place, segment, true, batch);
+               });
+  }
+
+ private:
+  PackedRows rows_;
+};
+
+// Sequences of states.
+class StateBatches : public Batches {
+ protected:
+  StateBatches(const Dataset& data, SplitName split, StateSamples found, const BatchOptions& o)
+      : store_(data.trajectories[static_cast<size_t>(split)]),
+        turn_seed_(o.states.rotate && store_->channels() >= 2 ? o.seed : std::nullopt),
+        normalisation_(data.normalisation),
+        C_(store_->channels()),
+        parts_(o.states.parts),
+        samples_(std::move(found)) {
+    auto add = [&](int64_t count, const char* what) {
+      if (count > 0)
+        cut_ += fmt::format("{}{} {}", cut_.empty() ? "" : ", ", with_commas(count), what);
+    };
+    add(samples_.short_paths, "paths with too few points, passed over");
+    add(samples_.cut, "sequences, at the front of their context");
+  }
+  void add_states(const BatchOptions& o) {
+    order_ +=
+        fmt::format(", {} + {} of {} states by {}{}", parts_.previous, parts_.current,
+                    o.states.max_length, o.states.window_stride, turn_seed_ ? ", turned" : "");
+  }
+
+  // Puts a sequence at `place` of the batch at `position`; returns its places.
+  int64_t put(int64_t rank, int64_t place, int32_t segment, bool packed, int64_t position,
+              Batch& batch) const {
+    const StateSample& s = samples_.samples[static_cast<size_t>(rank)];
+    const int64_t n = StateParts::places(s.states);
+    thread_local std::vector<float> states;
+    states.resize(static_cast<size_t>(s.states * C_));
+    store_->read(s.begin, states);
+    if (turn_seed_) turn(states, rank, position);
+    put_states(states, parts_, normalisation_, place, batch);
+    if (packed)
+      for (int64_t t = 0; t < n; ++t) {
+        batch.segments[static_cast<size_t>(place + t)] = segment;
+        batch.positions[static_cast<size_t>(place + t)] = static_cast<int32_t>(t);
+      }
+    batch.useful += n;
+    batch.scored += parts_.current;
+    return n;
+  }
+
+  // By any angle, another one each time that the sequence comes.
+  void turn(std::span<float> states, int64_t rank, int64_t position) const {
+    RandomStream stream(*turn_seed_, RandomUse::sampler, static_cast<uint64_t>(rank),
+                        static_cast<uint64_t>(position));
+    const double angle = 2 * std::numbers::pi * stream.uniform(), cosine = std::cos(angle),
+                 sine = std::sin(angle);
+    for (size_t i = 0; i < states.size(); i += static_cast<size_t>(C_)) {
+      const double x = states[i], y = states[i + 1];
+      states[i] = static_cast<float>(cosine * x - sine * y);
+      states[i + 1] = static_cast<float>(sine * x + cosine * y);
+    }
+  }
+
+  std::shared_ptr<const ValueStore> store_;
+  std::optional<uint64_t> turn_seed_;
+  const Normalisation normalisation_;
+  const int64_t C_;
+  const StateParts parts_;
+  const StateSamples samples_;
+};
+
+class BucketedStates : public StateBatches {
+ public:
+  BucketedStates(const Dataset& data, SplitName split, StateSamples found, const BatchOptions& o)
+      : StateBatches(data, split, std::move(found), o),
+        buckets_(BucketOrder(samples_.places, bucket_settings(o), o.seed), false, {}, C_) {
+    take(buckets_.shapes(), buckets_.order(), o);
+    add_states(o);
+  }
+  void fill(int64_t position, Batch& batch) const override {
+    buckets_.fill(position, batch, [&](int64_t rank, int64_t row) {
+      put(rank, row * buckets_.shapes()[batch.shape].length, 0, false, position, batch);
+    });
+  }
+
+ private:
+  BucketShapes buckets_;
+};
+
+class PackedStates : public StateBatches {
+ public:
+  PackedStates(const Dataset& data, SplitName split, StateSamples found, const BatchOptions& o)
+      : StateBatches(data, split, std::move(found), o),
+        // Twice the longest sequence: beside most that are longer than half of a row nothing fits.
+        rows_(samples_.places, 2 * StateParts::places(o.states.max_length), o) {
+    take(rows_.order(), rows_.row_length(), o);
+    add_states(o);
+  }
+  void fill(int64_t position, Batch& batch) const override {
+    rows_.fill(position, positions_, shapes_[0], batch, C_,
+               [&](int64_t rank, int64_t place, int32_t segment) {
+                 return put(rank, place, segment, true, position, batch);
+               });
+  }
+
+ private:
+  PackedRows rows_;
 };
 
 // A long text must hold one window, records one sequence.
@@ -337,6 +461,36 @@ void check_length(const Dataset& data, const Split& split, SplitName name, int64
 
 }  // namespace
 
+void clear_states(Batch& batch, const BatchShape& shape, int64_t channels) {
+  const auto places = static_cast<size_t>(shape.batch * shape.length);
+  batch.states.assign(places * static_cast<size_t>(channels), 0);
+  batch.state_targets.assign(batch.states.size(), 0);
+  batch.weights.assign(places, 0);
+  batch.parts.assign(places, 0);
+}
+
+void put_states(std::span<const float> states, const StateParts& parts,
+                const Normalisation& normalisation, int64_t place, Batch& batch) {
+  const int64_t C = normalisation.channels(), count = std::ssize(states) / C,
+                n = StateParts::places(count);
+  // Place t holds the change to state t + 1, its target the change to state t + 2.
+  for (int64_t t = 0; t <= n; ++t)
+    for (int64_t c = 0; c < C; ++c) {
+      const auto at = static_cast<size_t>(t * C + c), to = static_cast<size_t>(place * C) + at,
+                 row = static_cast<size_t>(C);
+      const float change =
+          normalisation.normalised(states[at + row] - states[at], static_cast<size_t>(c));
+      if (t < n) batch.states[to] = change;
+      if (t > 0) batch.state_targets[to - row] = change;
+    }
+  const int64_t current = count - parts.current, previous = current - parts.previous;
+  for (int64_t t = 0; t < n; ++t) {
+    const auto to = static_cast<size_t>(place + t);
+    batch.parts[to] = t + 1 < previous ? 0 : t + 1 < current ? 1 : 2;
+    batch.weights[to] = t + 2 < current ? 0.0f : 1.0f;
+  }
+}
+
 void Batches::take(const std::vector<BatchShape>& shapes, const BucketOrder& order,
                    const BatchOptions& o) {
   shapes_ = shapes;
@@ -349,6 +503,16 @@ void Batches::take(const std::vector<BatchShape>& shapes, const BucketOrder& ord
                        order.buckets().size(), o.batch_size, o.batch_tokens);
 }
 
+void Batches::take(const PackedOrder& order, int64_t row_length, const BatchOptions& o) {
+  shapes_ = {{o.batch_size, row_length, true}};
+  stride_ = o.batch_size;
+  positions_ = order.rows_per_epoch();
+  if (!o.seed && o.limit > 0) positions_ = std::min(positions_, o.limit * stride_);
+  mean_places_ = static_cast<double>(o.batch_size * row_length);
+  useful_share_ = static_cast<double>(order.useful()) / static_cast<double>(order.places());
+  order_ = fmt::format("packing {}", row_length);
+}
+
 PairOptions pair_options(const BatchOptions& o) {
   // Fewer pairs in a cell would fill no batches, and move up into longer ones.
   constexpr int64_t kBatches = 4;
@@ -359,12 +523,18 @@ PairOptions pair_options(const BatchOptions& o) {
 
 std::string resolved_batching(const std::string& batching, const Dataset& data, bool packable) {
   if (batching != "auto") return batching;
-  if (!data.records) return "windows";
+  if (!data.records && !data.has_trajectories()) return "windows";
   return packable ? "packing" : "buckets";
 }
 
 std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName name,
                                       const BatchOptions& options, DataObserver& observer) {
+  if (data.has_trajectories()) {
+    StateSamples found = find_state_samples(data, name, options.states);
+    if (options.batching == "buckets")
+      return std::make_unique<BucketedStates>(data, name, std::move(found), options);
+    return std::make_unique<PackedStates>(data, name, std::move(found), options);
+  }
   const Split& split = data.split(name);
   check_length(data, split, name, options.sequences.max_length);
   if (options.batching == "windows") return std::make_unique<WindowBatches>(split, options);

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "data/batch_shape.h"
 #include "data/dataset.h"
 #include "data/pair_index.h"
 #include "data/sequence_index.h"
+#include "data/trajectory_samples.h"
 
 namespace millrace {
 
@@ -18,15 +20,26 @@ namespace millrace {
 // targets are the target's; the source has places [B,S], of which the first source_lengths [B] of
 // a row hold a token. For models that copy words, source_open [B,S] has rare words by ids of their
 // own (WordTokenizer) and -1 behind a source; a rare target has its own id where its source has it.
+// Of trajectories, instead of tokens and targets: changes from state to state [B,T,C], normalised;
+// those that follow them; weights [B,T] of these, 1 or 0; and the part that a place is of [B,T].
 struct Batch {
   size_t shape = 0;  // which of Batches::shapes()
   std::vector<int32_t> tokens, targets, segments, positions;
   std::vector<int32_t> source, source_lengths, source_open;
+  std::vector<float> states, state_targets, weights;
+  std::vector<int32_t> parts;
   int64_t useful = 0;  // places with a token
   int64_t scored = 0;  // targets that count
 };
 
+// Room for a batch of states, all of it empty.
+void clear_states(Batch& batch, const BatchShape& shape, int64_t channels);
+// A sequence of states [count, channels] from `place` on.
+void put_states(std::span<const float> states, const StateParts& parts,
+                const Normalisation& normalisation, int64_t place, Batch& batch);
+
 struct BatchOptions;
+class PackedOrder;
 
 class Batches {
  public:
@@ -51,6 +64,7 @@ class Batches {
  protected:
   void take(const std::vector<BatchShape>& shapes, const BucketOrder& order,
             const BatchOptions& options);  // what buckets say
+  void take(const PackedOrder& order, int64_t row_length, const BatchOptions& options);
   std::vector<BatchShape> shapes_;
   int64_t stride_ = 1, positions_ = 0;
   double mean_places_ = 0, useful_share_ = 1;
@@ -75,6 +89,7 @@ struct BatchOptions {
   int64_t max_source = 0;   // above 0: source and target stand apart, this much of a source
   bool open_words = false;  // of those: Batch::source_open
   std::vector<LengthStage> stages = {};  // of those: by their ends; then full lengths
+  StateOptions states = {};              // of trajectories
   bool random_windows = true;            // begin anywhere; else every window once per epoch
   std::optional<uint64_t> seed;          // none: in order, everything once, for validation
   int64_t window_context = 0;  // in order: windows overlap by so much, which is not scored

@@ -159,6 +159,10 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
         throw damaged_cache(store, fmt::format("{} channels, as in the others", channels),
                             fmt::format("{}", data.trajectories[i]->channels()));
     }
+    const fs::path file = folder / kNormalisationFile;
+    data.normalisation = read_normalisation(read_header_file(file), file);
+    if (data.normalisation.channels() != data.trajectories[0]->channels())
+      throw damaged_cache(file, "as many channels as the points have", "another number");
     return data;
   }
   data.records = header.records;
@@ -186,6 +190,7 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
   Prepared prepared;
   const int64_t begin = now_ns();
   std::array<std::unique_ptr<ValueStoreWriter>, kSplits> writers;
+  std::optional<ChangeStatistics> changes;
   int64_t channels = 0, number = 0, done = 0;
   const RecordOptions& o = request_.records;
   for (const SplitFiles& source : request_.sources)
@@ -213,6 +218,10 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
           writer = std::make_unique<ValueStoreWriter>(
               staging / split_name(static_cast<SplitName>(split)), key_, channels);
         writer->add_path(scene.values_of(path));
+        if (!changes) changes.emplace(channels);
+        // Also of what is drawn from it for validation: other files to validate on, and the same to
+        // train on, must not scale a model's states otherwise.
+        if (source.split == SplitName::train) changes->add_path(scene.values_of(path));
       }
     }
   if (!writers[0])
@@ -227,6 +236,7 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
     header.splits[i] = true;
   }
   header.counts = prepared.counts;
+  write_new_file(staging / kNormalisationFile, changes->result().text());
   write_new_file(staging / kMeta, dataset_header_text(header));
   prepared.seconds = seconds_since(begin);
   return prepared;

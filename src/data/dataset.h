@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "data/normalisation.h"
 #include "data/prepare.h"
 #include "data/token_array.h"
 #include "data/value_store.h"
@@ -80,6 +81,7 @@ struct Dataset {
   // Instead of tokens: paths of points; null where a split has none.
   std::array<std::shared_ptr<const ValueStore>, kSplits> trajectories;
   bool has_trajectories() const { return trajectories[0] != nullptr; }
+  Normalisation normalisation;              // of these: of all paths of data.train
   std::optional<double> entropy_per_token;  // nats; known for the grammar only
   std::string source;                       // "input.txt", "12 files"
   std::string tokenizer_name;
@@ -89,6 +91,11 @@ struct Dataset {
   fs::path folder;                   // in the cache; empty: in memory
 
   const Tokenizer& tokenizer() const { return *shared_tokenizer.get(); }
+  // What a model needs beside its weights to read such data: the tokenizer, or the normalisation.
+  TokenizerFile reading_file() const {
+    return has_trajectories() ? TokenizerFile{kNormalisationFile, normalisation.text()}
+                              : tokenizer().file();
+  }
   std::shared_future<std::shared_ptr<const Tokenizer>> shared_tokenizer;
 
   std::string description() const;  // one line for people

@@ -50,7 +50,7 @@ void Loader::fill(int64_t number, Place& place) const {
     for (int64_t i = 0; i < parts_; ++i) {
       Batch& batch = update.parts[static_cast<size_t>(i)];
       batches_.fill(position_ + (number * parts_ + i) * batches_.stride(), batch);
-      update.places += std::ssize(batch.tokens) + std::ssize(batch.source);
+      update.places += batches_.shapes()[batch.shape].places();
       update.useful += batch.useful;
       update.scored += batch.scored;
     }

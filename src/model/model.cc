@@ -83,14 +83,16 @@ bool read_own_config(std::string_view family, Model& model, const ExternalConfig
   if (own->text("family").value_or("") != family) return false;
   const auto keys = own->object("model");
   if (!keys) own->refuse("model", "an object", kRemedy);
-  const int64_t vocab_size = keys->required_integer("vocab_size", 2, 1 << 24);
+  const bool states = model.takes().states;
+  const int64_t width = keys->required_integer(states ? "channels" : "vocab_size", states ? 1 : 2,
+                                               states ? 1 << 16 : 1 << 24);
   MaxLengths lengths{own->required_integer("max_length", 1, 1 << 20), 0};
   if (model.takes().pairs) lengths.source = own->required_integer("max_source_length", 1, 1 << 20);
   Schema schema;
   model.declare(schema);
   schema.load_text(fmt::format("{{\"model\": {}}}", keys->json()), config.name());
   schema.finish();
-  model.resolve(schema, vocab_size, lengths);
+  model.resolve(schema, width, lengths);
   return true;
 }
 

@@ -60,6 +60,8 @@ struct Takes {
   bool packed_rows = false;  // several sequences in a row
   bool pairs = false;        // source and target of a pair apart, and nothing but pairs
   bool open_words = false;   // of pairs, also the rare words of a source, to copy them
+  bool states = false;       // vectors of numbers instead of tokens, and nothing but these
+  StateParts parts = {};     // of these, once the model is resolved
 };
 
 // A model as GGUF has it.
@@ -79,7 +81,7 @@ class Model {
   // Declares the family's keys under "model.".
   virtual void declare(Schema& schema) = 0;
   // Fills what was `auto` and refuses sizes that contradict each other. `vocab_size` comes from the
-  // tokenizer.
+  // tokenizer; of states it is the numbers that each has.
   virtual void resolve(Schema& schema, int64_t vocab_size, MaxLengths lengths) = 0;
   virtual std::vector<Parameter> parameters() const = 0;
   // Declares inputs "tokens" and "targets" (i32 [B,T], -1: not scored); returns the loss:
@@ -87,7 +89,11 @@ class Model {
   // also "segments" and "positions" (i32 [B,T]): which sequence of its row a token is of, and where
   // in it; tokens of different sequences do not see each other. Of pairs, tokens and targets are
   // the target's, and there are "source" (i32 [B,S]) and "source_lengths" (i32 [B]). With open
-  // words also "source_open" (i32 [B,S]); targets from vocab_size() on are words of it.
+  // words also "source_open" (i32 [B,S]); targets from vocab_size() on are words of it. Of states,
+  // in the place of tokens and targets: "states" and "state_targets" (f32 [B,T,C]), "parts" (i32
+  // [B,T]: context, previous, current) and "weights" (f32 [B,T,1], 0: not scored); the loss is the
+  // sum over the states that are scored, and in evaluation the output "predicted" [B,T,C] is what
+  // the model takes the targets to be.
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;
   // The graph of generation: T new tokens behind those that a key/value cache of `capacity` tokens
   // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [], tokens in the cache) and
@@ -109,7 +115,7 @@ class Model {
     (void)shape;
     b.fail("this model has no sources");
   }
-  virtual int64_t vocab_size() const = 0;
+  virtual int64_t vocab_size() const = 0;      // of states: the numbers that each has
   virtual MaxLengths max_lengths() const = 0;  // that it has positions for
   // The model as a Hugging Face style config.json, and back: false when the config is of another
   // family, Error with the field when it is of this one but asks for what the family cannot do.

@@ -150,13 +150,19 @@ nlohmann::ordered_json TransformerShape::keys() const {
 Value TransformerShape::embed(Layers& layers, Value tokens, const std::string& embedding,
                               const std::string& table, const Places& places) const {
   Builder& b = layers.b;
-  const int64_t T = b.shape(tokens).last();
   Value x;
   {
     const auto scope = b.scope(embedding);
     x = b.op("embedding", {tokens, layers.parameter("weight")});  // [B,T,D]
   }
+  return placed(layers, x, table, places);
+}
+
+Value TransformerShape::placed(Layers& layers, Value x, const std::string& table,
+                               const Places& places) const {
+  Builder& b = layers.b;
   if (positions == "learned") {
+    const int64_t T = b.shape(x).last(1);
     const auto scope = b.scope(table);
     Value rows = layers.parameter("weight");  // [max T, D]
     if (places.positions.valid())

@@ -53,6 +53,8 @@ struct TransformerShape {
   // Tokens [B,T] -> [B,T,D], with what the position adds; `table`: the scope of learned positions.
   Value embed(Layers& layers, Value tokens, const std::string& embedding, const std::string& table,
               const Places& places) const;
+  // The second half of it: x [B,T,D] with what the position adds, and dropout.
+  Value placed(Layers& layers, Value x, const std::string& table, const Places& places) const;
   // x [B,T,D] -> [B,T,D], parameters under "attention".
   Value attention(Layers& layers, Value x, const Places& places) const;
   // Queries of x, keys and values kv [B,S,2GK] of a source, whose rows are `lengths` [B] long.

@@ -3,13 +3,21 @@
 #include <cmath>
 
 #include "train/program.h"
+#include "train/trajectory_evaluation.h"
 #include "train/weights.h"
 
 namespace millrace {
 
 void write_batch(Session& session, size_t plan, const Batch& batch) {
-  session.write_input<int32_t>(plan, "tokens", batch.tokens);
-  session.write_input<int32_t>(plan, "targets", batch.targets);
+  if (!batch.states.empty()) {
+    session.write_input<float>(plan, "states", batch.states);
+    session.write_input<float>(plan, "state_targets", batch.state_targets);
+    session.write_input<float>(plan, "weights", batch.weights);
+    session.write_input<int32_t>(plan, "parts", batch.parts);
+  } else {
+    session.write_input<int32_t>(plan, "tokens", batch.tokens);
+    session.write_input<int32_t>(plan, "targets", batch.targets);
+  }
   if (!batch.segments.empty()) {
     session.write_input<int32_t>(plan, "segments", batch.segments);
     session.write_input<int32_t>(plan, "positions", batch.positions);
@@ -22,9 +30,23 @@ void write_batch(Session& session, size_t plan, const Batch& batch) {
     session.write_input<int32_t>(plan, "source_open", batch.source_open);
 }
 
-std::optional<double> validate(const TrainingData& data, Session& session, size_t first_plan,
-                               const std::function<bool()>& stop) {
-  if (!data.validation) return NAN;
+namespace {
+Metrics metrics_of(double loss) {
+  return {{"eval/loss", loss}, {"eval/perplexity", std::exp(loss)}};
+}
+}  // namespace
+
+std::optional<Metrics> validate(const TrainingData& data, Session& session, size_t first_plan,
+                                const std::function<bool()>& stop) {
+  const bool states = data.set.has_trajectories();
+  DisplacementErrors displacements(data.parts, data.set.normalisation);
+  auto all_metrics = [&](double loss) {
+    if (!states) return metrics_of(loss);
+    Metrics metrics = displacements.metrics();
+    metrics["eval/loss"] = loss;
+    return metrics;
+  };
+  if (!data.validation) return all_metrics(NAN);
   const Batches& batches = *data.validation;
   // Of the order of a sequence's length: sums in float stay in range.
   const auto rows = static_cast<double>(batches.shapes()[0].length);
@@ -41,18 +63,14 @@ std::optional<double> validate(const TrainingData& data, Session& session, size_
     session.run(plan);
     sum += session.scalar_output(plan, "loss") * rows;
     scored += batch.scored;
+    if (states) displacements.add(batch, roll_out(session, plan, data.parts, batch));
   }
-  return scored > 0 ? sum / static_cast<double>(scored) : NAN;
+  return all_metrics(scored > 0 ? sum / static_cast<double>(scored) : NAN);
 }
 
-Metrics metrics_of(double loss) {
-  return {{"eval/loss", loss}, {"eval/perplexity", std::exp(loss)}};
-}
-
-std::vector<std::string> metric_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : metrics_of(0)) names.push_back(name);
-  return names;
+std::vector<std::string> metric_names(const Takes& takes) {
+  if (takes.states) return {"eval/ade", "eval/fde", "eval/loss"};
+  return {"eval/loss", "eval/perplexity"};
 }
 
 Metrics evaluate_model(const Model& model, const Settings& settings, const TrainingData& data,
@@ -67,7 +85,7 @@ Metrics evaluate_model(const Model& model, const Settings& settings, const Train
   Session session(backend, list);
   load_model(folder, session, model);
   session.run(list.size() - 1);
-  return metrics_of(*validate(data, session, 0, [] { return false; }));
+  return *validate(data, session, 0, [] { return false; });
 }
 
 }  // namespace millrace

@@ -16,15 +16,14 @@ namespace millrace {
 // Puts a batch where the plan reads it.
 void write_batch(Session& session, size_t plan, const Batch& batch);
 
-// Mean negative log-likelihood over the validation batches with the weights the session holds;
-// `first_plan` and those behind it are evaluation graphs, by shape. Nothing when `stop` said so in
-// between; NaN when there is nothing to validate on.
-std::optional<double> validate(const TrainingData& data, Session& session, size_t first_plan,
-                               const std::function<bool()>& stop);
-
-// What validation measures.
-Metrics metrics_of(double loss);
-std::vector<std::string> metric_names();
+// All validation batches with the weights the session holds: the mean loss of what is scored and
+// its perplexity or, of trajectories, displacement errors. `first_plan` and those behind it are
+// evaluation graphs, by shape. Nothing when `stop` said so in between; NaN when there is nothing to
+// validate on.
+std::optional<Metrics> validate(const TrainingData& data, Session& session, size_t first_plan,
+                                const std::function<bool()>& stop);
+// What they are called, for a model that takes these.
+std::vector<std::string> metric_names(const Takes& takes);
 
 // All validation batches, with the weights of a folder.
 Metrics evaluate_model(const Model& model, const Settings& settings, const TrainingData& data,

@@ -109,6 +109,15 @@ void Settings::declare(Schema& s) {
   s.integer("data.chunk_overlap", &data.chunk_overlap)
       .range(0, 1 << 20)
       .help("Tokens that a chunk repeats from the one before it, to be read but not scored.");
+  s.integer("data.window_stride", &data.window_stride)
+      .range(1, 1 << 20)
+      .help(
+          "trajectories: states from one window of a path to the next, counted from the path's "
+          "end.");
+  s.boolean("data.rotate", &data.rotate)
+      .help(
+          "trajectories: in training every sequence is turned by any angle in the plane of its "
+          "first two numbers: a direction means nothing in another scene.");
   s.integer("data.num_workers", &data.num_workers)
       .range(0, 256)
       .allow_auto()
@@ -127,6 +136,7 @@ void Settings::declare(Schema& s) {
   s.integer("training.batch_size", &batch_size)
       .range(1, 1 << 20)
       .allow_auto()
+      .alias("training.train_batch_size")
       .help(
           "Sequences per micro-batch; times grad_accum it is the optimisation batch. auto: the "
           "largest of 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ... that fits memory_limit, or nine "

@@ -58,9 +58,10 @@ struct DataSettings {
   int64_t max_chars = 0, max_records = 0, grammar_chars = 4'000'000;
   std::string on_bad_record = "error", on_long_record = "cut";
   bool allow_change = false;
+  bool rotate = false;
 
   std::string sampling = "random", batching = "auto", chunking = "hard";
-  int64_t chunk_overlap = 0, batch_tokens = 0;
+  int64_t chunk_overlap = 0, batch_tokens = 0, window_stride = 1;
   int64_t num_workers = -1, prefetch_factor = 2;  // -1: auto
 };
 

@@ -497,20 +497,19 @@ class Loop {
   bool evaluate() {
     const BetweenSteps pause(*this);
     const int64_t begin = now_ns();
-    std::optional<double> loss;
-    std::optional<Metrics> texts = Metrics();
+    std::optional<Metrics> validated, texts = Metrics();
     {
       const OwnerScope eval(result_.ledger, Owner::eval);
       const WithAverage weights(*this);
-      loss = validate(data_, session_, programs_.evaluate_plan(), stop_asked);
-      if (loss && programs_.writes_texts()) texts = write_texts();
+      validated = validate(data_, session_, programs_.evaluate_plan(), stop_asked);
+      if (validated && programs_.writes_texts()) texts = write_texts();
     }
-    if (!loss || !texts) return false;
+    if (!validated || !texts) return false;
+    Metrics& metrics = *validated;
+    metrics.merge(*texts);
     const OwnerScope logging(result_.ledger, Owner::logging);
     saved_step_ = -1;  // a checkpoint of this step would now say more
-    Metrics metrics = metrics_of(*loss);
-    metrics.merge(*texts);
-    result_.validation_loss = *loss;
+    result_.validation_loss = metrics.at("eval/loss");
     const bool better = state_.add_evaluation(metrics.at(s_.checkpoint.metric), s_);
     if (better) best_is_new_ = s_.checkpoint.keep_best > 0;
     observer_.evaluated(state_.step, metrics, better);
@@ -546,8 +545,8 @@ class Loop {
     content.texts = {{kTrainerStateName, state_.to_json(length_.total, epochs_done())},
                      {model_file_names(model_).config, model_.external_config()},
                      {"config.resolved.yaml", run_->config()}};
-    const TokenizerFile tokenizer = data_.set.tokenizer().file();
-    content.texts[tokenizer.name] = tokenizer.bytes;
+    const TokenizerFile reading = data_.set.reading_file();
+    content.texts[reading.name] = reading.bytes;
     content.manifest = {MILLRACE_VERSION, state_.step, programs_.step().hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {

@@ -39,7 +39,11 @@ DataOptions data_options(const Settings& settings) {
 BatchOptions batch_options(const Dataset& set, const Settings& settings, Takes takes) {
   const DataSettings& s = settings.data;
   BatchOptions o;
-  o.batching = resolved_batching(s.batching, set, takes.packed_rows);
+  // Sequences of one length have nothing to gain from packing.
+  const bool one_length = takes.states && settings.max_length == takes.parts.least();
+  o.batching = resolved_batching(s.batching, set, takes.packed_rows && !one_length);
+  o.states = {takes.parts, settings.max_length, s.window_stride, s.rotate,
+              s.on_bad_record == "skip"};
   if (takes.pairs) o.max_source = settings.max_source_length;
   o.open_words = takes.open_words;
   o.batch_size = settings.batch_size;
@@ -59,12 +63,13 @@ TrainingData make_training_data(Dataset set, const Settings& settings, Takes tak
                                 DataObserver& observer) {
   TrainingData data;
   data.set = std::move(set);
+  data.parts = takes.parts;
   BatchOptions o = batch_options(data.set, settings, takes);
-  if (settings.data.on_long_record == "error")
+  if (settings.data.on_long_record == "error" && !takes.states)
     for (const SplitName split : {SplitName::train, SplitName::validation})
       refuse_long_records(data.set, split, o, data_options(settings));
   data.batches = make_batches(data.set, SplitName::train, o, observer);
-  if (data.set.validation.tokens) {
+  if (data.set.validation.tokens || data.set.trajectories[1]) {
     o.seed.reset();
     o.stages.clear();
     o.window_context = settings.eval_context;

@@ -13,6 +13,7 @@ struct TrainingData {
   Dataset set;
   std::unique_ptr<Batches> batches;
   std::unique_ptr<Batches> validation;  // in order; null: there is none
+  StateParts parts = {};                // of trajectories
 
   // What is read and in which order, to notice that a run is continued on something else.
   std::string digest() const { return set.key + ", " + batches->order(); }

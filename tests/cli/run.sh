@@ -278,10 +278,10 @@ for split in train val test; do
 done
 for config in "$repository"/configs/*.yaml "$repository"/configs/*.json; do
   case $(basename "$config") in
-  pedestrians.yaml)
-    run data stats "$config" data.folder=stand-in
-    holds "data stats pedestrians.yaml" 0 'paths        '
-    continue
+  trajectory.yaml)
+    own=(data.folder=stand-in data.train=path.txt)
+    run data stats "$config" "${own[@]}"
+    holds "data stats trajectory.yaml" 0 'paths        '
     ;;
   finetune.yaml) continue ;; # wants weights: below
   multi30k.yaml | mts-dialog.yaml | translator.yaml | summarizer*.yaml) own=(data.folder=stand-in data.vocab_size=300) ;;
@@ -921,6 +921,50 @@ refused "a long text in buckets" 2 'data.batching' 'data.format=lines' -- train 
 refused "a chunk that is all overlap" 2 'data.chunk_overlap' 'less than training.max_length = 16' -- train good.yaml data.chunk_overlap=16
 printf '{"text": "one"}\n{"text": 2}\n' >bad.jsonl
 refused "JSON lines with a number for a text" 2 'bad.jsonl:2' '`text`' -- train good.yaml data.train=bad.jsonl
+# Paths of 20 to 31 points, on curves of many kinds.
+for i in $(seq 0 23); do
+  for t in $(seq 0 $((19 + i % 12))); do echo "$((t * 10)) $i $((i + t)).$((i % 10)) $((t * t * (i % 5 - 2))).25"; done
+done >walks.txt
+good_with 's/type: gpt/type: trajectory/; s/max_length: .*/max_length: 24/' walks.yaml
+walks=(data.train=walks.txt data.format=trajectories data.validation_fraction=0.2)
+run train walks.yaml "${walks[@]}" model.dropout=0.1 model.likelihood=gaussian training.max_steps=4 --run-name walks
+holds "a trajectory model is trained, and writes no sample" 0 'step=4/4' 'validation loss'
+whole=$(readlink -f runs/latest)
+report "its normalisation is in the checkpoint" "$(grep -q deviation "$whole/checkpoints/checkpoint-4/normalisation.json" || echo "  no normalisation.json")"
+run train walks.yaml "${walks[@]}" model.dropout=0.1 model.likelihood=gaussian training.max_steps=4 --run-name walks-2 runtime.stop_after=1
+for _ in 2 3; do run train --resume walks-2; done
+holds "a trajectory model goes on" 75 'to the bit' 'stopped after 3 updates'
+run train --resume walks-2 runtime.stop_after=0
+report "to the same weights of a trajectory model" "$(cmp "$whole/checkpoints/checkpoint-4/model.safetensors" runs/latest/checkpoints/checkpoint-4/model.safetensors 2>&1)"
+run eval "$whole"
+holds "eval of a trajectory model" 0 'eval/ade' 'eval/fde' 'eval/loss'
+report "and no perplexity" "$(grep perplexity "$work/out")"
+head -161 walks.txt >fewer.txt # the first seven
+run eval "$whole" data.validation=fewer.txt
+holds "eval on other paths" 0 'eval/ade'
+refused "eval with another normalisation" 2 'another normalisation' 'normalisation.json' 'data.validation=' -- eval "$whole" data.train=fewer.txt
+for t in $(seq 0 9); do printf '%d 5 %d.5 2\n%d 6 1 %d.5\n' $((t * 10)) "$t" $((t * 10)) "$((9 - t))"; done >seen.txt
+run generate "$whole" --input seen.txt
+report "futures of two paths" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 24 ] && [ "$(head -1 "$work/out" | cut -f1,2)" = $'100\t5' ] &&
+  [ "$(tail -1 "$work/out" | cut -f1,2)" = $'210\t6' ] || echo "  exit code $code")"
+run generate "$whole" --input seen.txt --at-once 1
+report "and as many one by one" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 24 ] || echo "  exit code $code")"
+refused "a prompt for a trajectory model" 2 'paths' '--input FILE' -- generate "$whole" --prompt hello
+head -12 seen.txt >short.txt
+refused "futures of a path with too few points" 2 'short.txt: agent 5' 'at least' 'got:      6 points' 'remedy:' -- generate "$whole" --input short.txt
+printf '0 5 1 2\n10 5 1 nan\n' >nan.txt
+refused "futures of a path with NaN" 2 'nan.txt:2:8' 'a finite number' -- generate "$whole" --input nan.txt
+printf '0 5 1 2 3\n10 5 1 2 3\n' >wide.txt
+refused "futures of points of another kind" 2 'wide.txt' 'expected: 2 numbers' 'got:      3' -- generate "$whole" --input wide.txt
+refused "training on a path with NaN" 2 'nan.txt:2:8' 'a finite number' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=nan.txt
+refused "training on a path with too few points" 2 'too few points' 'at least 20 points' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=short.txt
+refused "training on none that is long enough" 2 'no path is long enough' 'at least 20 points' 'the longest of 6' -- train walks.yaml data.train=short.txt data.validation=short.txt data.format=trajectories data.on_bad_record=skip
+refused "parts longer than a sequence" 2 'model.previous' 'training.max_length=42' -- train walks.yaml "${walks[@]}" model.previous=30 model.current=12
+refused "channels that the data has not" 2 'model.channels' 'expected: 2' -- train walks.yaml "${walks[@]}" model.channels=3
+refused "paths as one long text" 2 'data.batching' 'paths cannot be read' -- train walks.yaml "${walks[@]}" data.batching=windows
+refused "a metric that paths have not" 2 'checkpoint.metric' 'eval/ade, eval/fde, eval/loss' -- train walks.yaml "${walks[@]}" checkpoint.metric=eval/perplexity
+refused "text for a trajectory model" 2 'reads trajectories' 'data.format=trajectories' -- train walks.yaml
+refused "paths for a model of text" 2 'gpt does not read trajectories' 'model.type=trajectory' -- train good.yaml "${walks[@]}"
 printf '0 1 0.5 x\n' >path.txt
 refused "a path with a letter" 2 'path.txt:1' -- data stats good.yaml data.train=path.txt data.format=trajectories
 for i in $(seq 200); do echo "line $i of the text"; done >text.txt

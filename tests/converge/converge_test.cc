@@ -63,18 +63,25 @@ class Converge : public testing::Test {
 
   static TrainResult train_model(const std::string& model_keys, const Settings& settings,
                                  const Dataset& data) {
-    const auto model = make_model("gpt");
+    TrainObserver nobody;
+    return train_model(model_keys, settings, data, "gpt", nobody);
+  }
+  static TrainResult train_model(const std::string& model_keys, const Settings& settings,
+                                 const Dataset& data, const std::string& family,
+                                 TrainObserver& observer) {
+    const auto model = make_model(family);
     Schema schema;
     model->declare(schema);
     schema.load_text("model: {" + model_keys + "}", "model keys");
     schema.finish();
-    model->resolve(schema, data.vocab_size, {settings.max_length, settings.max_length});
+    model->resolve(schema,
+                   data.has_trajectories() ? data.normalisation.channels() : data.vocab_size,
+                   {settings.max_length, settings.max_length});
     const auto backend = cpu::make_backend(cpu::best_isa());
     DataObserver silent;
     const TrainingData training = make_training_data(data, settings, model->takes(), silent);
     const Programs programs = make_programs(*model, settings, training.shapes(), *backend);
-    TrainObserver nobody;
-    return train(*model, settings, training, *backend, programs, nullptr, nobody);
+    return train(*model, settings, training, *backend, programs, nullptr, observer);
   }
 };
 
@@ -248,6 +255,94 @@ TEST_F(ConvergeOnRecords, TheSourceIsNotScored) {
     return text;
   }());
   EXPECT_LT(train_on_file(kGpt2, s).validation_loss, 0.01);
+}
+
+// People who walk on circles: what comes next follows from the last two changes, and going straight
+// on is wrong by the turn.
+class ConvergeOnPaths : public ConvergeOnRecords {
+ protected:
+  void SetUp() override {
+    ConvergeOnRecords::SetUp();
+    RandomStream random(5, RandomUse::test);
+    std::string text;
+    for (int person = 0; person < 160; ++person) {
+      const double turn = 0.6 * random.uniform() - 0.3, start = 6.28 * random.uniform(),
+                   speed = 0.5 + random.uniform();
+      double x = 20 * random.uniform(), y = 20 * random.uniform();
+      const int points = 20 + static_cast<int>(random.below(16));
+      for (int t = 0; t < points; ++t) {
+        text += fmt::format("{} {} {} {}\n", 10 * t, person, x, y);
+        x += speed * std::cos(start + turn * t);
+        y += speed * std::sin(start + turn * t);
+      }
+    }
+    write_file(folder_ / "circles.txt", text);
+  }
+  Settings circles(int64_t steps) const {
+    Settings s = small_run(steps);
+    s.batch_size = 32;
+    s.max_length = 28;
+    s.data.train = {(folder_ / "circles.txt").string()};
+    s.data.format = "trajectories";
+    s.data.validation_fraction = 0.2;
+    s.data.rotate = true;
+    s.optimizer.learning_rate = 3e-3;
+    return s;
+  }
+  static TrainResult train_on_paths(const std::string& keys, const Settings& s,
+                                    Metrics* metrics = nullptr) {
+    DataObserver silent;
+    struct Last : TrainObserver {
+      Metrics metrics;
+      void evaluated(int64_t, const Metrics& m, bool) override { metrics = m; }
+    } last;
+    const TrainResult result =
+        train_model(kPathKeys + keys, s, open_dataset(data_options(s), silent), "trajectory", last);
+    if (metrics) *metrics = last.metrics;
+    return result;
+  }
+  static inline const std::string kPathKeys = "d_model: 32, num_layers: 2, num_heads: 4";
+};
+
+TEST_F(ConvergeOnPaths, CirclesAreLearnt) {
+  for (const std::string likelihood : {"mse", "gaussian"}) {
+    SCOPED_TRACE(likelihood);
+    Metrics untrained, trained;
+    Settings nothing = circles(1);
+    nothing.optimizer.learning_rate = 1e-12;
+    train_on_paths(", likelihood: " + likelihood, nothing, &untrained);
+    train_on_paths(", likelihood: " + likelihood, circles(400), &trained);
+    // Straight on, people end metres from where they are.
+    EXPECT_GT(untrained.at("eval/fde"), 2);
+    EXPECT_LT(trained.at("eval/ade"), 0.2 * untrained.at("eval/ade"));
+    EXPECT_LT(trained.at("eval/fde"), 0.2 * untrained.at("eval/fde"));
+    EXPECT_LT(trained.at("eval/ade"), trained.at("eval/fde"));
+  }
+}
+
+TEST_F(ConvergeOnPaths, PackedPathsDoNotSeeEachOther) {
+  std::vector<Metrics> found(2);
+  for (const size_t way : {size_t{0}, size_t{1}}) {
+    Settings s = circles(1);
+    s.data.batching = way == 0 ? "packing" : "buckets";
+    s.max_length = 40;
+    s.optimizer.learning_rate = 1e-12;
+    train_on_paths(", init_std: 0.3", s, &found[way]);
+  }
+  for (const char* name : {"eval/loss", "eval/ade", "eval/fde"})
+    EXPECT_NEAR(found[0].at(name), found[1].at(name), 1e-5 * found[1].at(name)) << name;
+}
+
+TEST_F(ConvergeOnPaths, ThreadsAndWorkersDoNotChangeABit) {
+  std::vector<TrainResult> results;
+  for (const int threads : {1, 3}) {
+    cpu::set_threads(threads);
+    Settings s = circles(8);
+    s.data.num_workers = threads - 1;
+    results.push_back(train_on_paths(", dropout: 0.1", s));
+  }
+  EXPECT_EQ(results[0].losses, results[1].losses);
+  EXPECT_EQ(results[0].validation_loss, results[1].validation_loss);
 }
 
 // Sample number (step * accum + micro) * batch + i: both runs read the same windows in each update.

@@ -143,6 +143,27 @@ std::vector<Example> value_store_header_examples() {
   return all;
 }
 
+std::vector<Example> normalisation_examples() {
+  const Json good = {{"mean", {0.25, -3}}, {"deviation", {0.5, 1e-9}}};
+  std::string other = checked_json_text(good);
+  other[other.find("0.25") + 2] = '3';
+  return {
+      accepted(checked_json_text(good)),
+      accepted(with(good, "/unknown", 1)),
+      refused(other, {"what was written"}),
+      refused("", {"what was written"}),
+      refused(good.dump(1), {"what was written"}),
+      refused(without(good, "mean"), {"mean", "none"}),
+      refused(with(good, "/mean", 1), {"mean"}),
+      refused(with(good, "/mean", Json::array({"1", "2"})), {"mean: finite numbers"}),
+      refused(with(good, "/mean", Json::array()), {"for each channel", "0 and 2"}),
+      refused(with(good, "/mean", Json::array({1})), {"for each channel", "1 and 2"}),
+      refused(with(good, "/deviation", Json::array({1, 0})), {"above 0"}),
+      refused(with(good, "/deviation", Json::array({1, -1})), {"above 0"}),
+      refused(with(good, "/deviation", Json::array({1, nullptr})), {"above 0"}),
+  };
+}
+
 std::vector<Example> sequence_index_header_examples() {
   const Json good = sequence_index();
   std::vector<Example> all = {

@@ -72,6 +72,7 @@ std::vector<std::string> sentence_piece_words();  // fields and messages, to be 
 std::vector<Example> word_json_examples();
 std::vector<Example> token_store_header_examples();
 std::vector<Example> value_store_header_examples();
+std::vector<Example> normalisation_examples();
 std::vector<Example> sequence_index_header_examples();
 std::vector<Example> dataset_header_examples();
 std::vector<Example> block_sums_examples();

@@ -1,12 +1,14 @@
 // The files of the data cache as targets: headers, checksums of blocks, places of sequences. They
 // are ours, but a disk may fail and a folder may be shared.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "data/checked_file.h"
 #include "data/checked_json.h"
 #include "data/dataset_header.h"
+#include "data/normalisation.h"
 #include "data/pair_index.h"
 #include "data/sequence_index.h"
 #include "data/token_store.h"
@@ -51,6 +53,18 @@ Verdict run_value_store_header(std::string_view bytes) {
                       require(info.points < (int64_t{1} << 60) / info.channels,
                               "files of more bytes than can be counted");
                     });
+}
+
+Verdict run_normalisation(std::string_view bytes) {
+  return run_header(
+      bytes, "normalisation.json", read_normalisation,
+      [](const Normalisation& n) { return n.text(); },
+      [](const Normalisation& n) {
+        require(!n.mean.empty() && n.mean.size() == n.deviation.size(), "channels of one only");
+        for (size_t c = 0; c < n.mean.size(); ++c)
+          require(std::isfinite(n.mean[c]) && std::isfinite(n.deviation[c]) && n.deviation[c] > 0,
+                  "numbers that nothing can be scaled by");
+      });
 }
 
 // Orders are made of the lengths without another look at them.
@@ -261,6 +275,15 @@ std::vector<Target> cache_targets() {
        run_value_store_header,
        value_store_header_examples,
        store_words,
+       {},
+       {},
+       nullptr,
+       false,
+       repair_header},
+      {"normalisation",
+       run_normalisation,
+       normalisation_examples,
+       {"\"mean\"", "\"deviation\"", "\"xxh3\"", "1e308", "-0.0", "5e-324"},
        {},
        {},
        nullptr,

@@ -1,5 +1,5 @@
-// GPT-2 and Llama against transformers, the encoder-decoder and the pointer-generator against
-// torch.nn (README.md, "Models"):
+// GPT-2 and Llama against transformers, the encoder-decoder, the pointer-generator and the
+// trajectory model against torch.nn (README.md, "Models"):
 // logits, every gradient, ten training steps, whole and in micro-batches, on the CPU kernels of
 // each instruction set here, on a CUDA device where there is one (in fp32) and on the reference
 // loops; then the ten steps in float64.
@@ -32,7 +32,7 @@ namespace millrace {
 namespace {
 
 constexpr double kFactor = 8;
-constexpr int64_t kSteps = 10, kBatch = 3, kLength = 16, kVocab = 61;
+constexpr int64_t kSteps = 10, kBatch = 3, kLength = 16, kVocab = 61, kChannels = 2;
 
 struct Family {
   const char* file;
@@ -68,6 +68,12 @@ const Family kFamilies[] = {
     {"pointer_tiny", "pointer_generator",
      "model: {emb_dim: 16, hidden_dim: 16, num_layers: 2, attention_dim: 24, coverage_weight: 0.7}",
      24, 11},
+    {"trajectory_mse", "trajectory",
+     "model: {d_model: 32, d_ff: 48, num_layers: 2, num_heads: 4, activation: gelu}", 24},
+    {"trajectory_gaussian", "trajectory",
+     "model: {d_model: 32, d_ff: 48, num_layers: 2, num_heads: 4, activation: gelu, "
+     "likelihood: gaussian}",
+     24},
 };
 
 // A golden file and our model of the same sizes.
@@ -84,7 +90,8 @@ class Golden {
     tuning.declare(schema);
     schema.load_text(family.config, family.file);
     schema.finish();
-    model->resolve(schema, kVocab, {family.max_length, family.max_length});
+    model->resolve(schema, model->takes().states ? kChannels : kVocab,
+                   {family.max_length, family.max_length});
     tuning.init_from = "golden";
     model = tuned_model(std::move(model), tuning, schema);
     about = nlohmann::json::parse(file.file().metadata().at("golden"));
@@ -112,20 +119,39 @@ class Golden {
   // What step `step` reads of sequences [first, first + count).
   struct Batch {
     std::vector<int32_t> tokens, targets, source, source_lengths, source_open;
-    float loss_scale;  // one over the kept targets of the whole step
+    std::vector<float> states, state_targets, weights;
+    std::vector<int32_t> parts;
+    double kept;  // targets of the whole step that are scored
+
+    // By the names of the inputs; those of other families are empty.
+    std::vector<std::pair<const char*, const std::vector<int32_t>*>> ids() const {
+      return {{"tokens", &tokens},           {"targets", &targets},
+              {"source", &source},           {"source_lengths", &source_lengths},
+              {"source_open", &source_open}, {"parts", &parts}};
+    }
+    std::vector<std::pair<const char*, const std::vector<float>*>> numbers() const {
+      return {{"states", &states}, {"state_targets", &state_targets}, {"weights", &weights}};
+    }
   };
   BatchShape shape(int64_t batch) const { return {batch, kLength, false, S}; }
   Batch batch(int64_t step, int64_t first, int64_t count) const {
-    auto part = [&](const std::vector<int32_t>& all, int64_t from, int64_t sequences,
-                    int64_t width = kLength) {
+    auto part = [&]<typename T>(const std::vector<T>& all, int64_t from, int64_t sequences,
+                                int64_t width = kLength) {
       const auto begin = all.begin() + (step * kBatch + from) * width;
-      return std::vector<int32_t>(begin, begin + sequences * width);
+      return std::vector<T>(begin, begin + sequences * width);
     };
-    const auto tokens = file.i32("tokens"), targets = file.i32("targets");
-    int64_t kept = 0;
-    for (int32_t t : part(targets, 0, kBatch)) kept += t >= 0 ? 1 : 0;
-    Batch made{part(tokens, first, count),     part(targets, first, count), {}, {}, {},
-               1.0f / static_cast<float>(kept)};
+    Batch made{};
+    if (model->takes().states) {
+      made.states = part(file.f32("states"), first, count, kLength * kChannels);
+      made.state_targets = part(file.f32("state_targets"), first, count, kLength * kChannels);
+      made.weights = part(file.f32("weights"), first, count);
+      made.parts = part(file.i32("parts"), first, count);
+      for (const float weight : part(file.f32("weights"), 0, kBatch)) made.kept += weight;
+      return made;
+    }
+    made.tokens = part(file.i32("tokens"), first, count);
+    made.targets = part(file.i32("targets"), first, count);
+    for (int32_t t : part(file.i32("targets"), 0, kBatch)) made.kept += t >= 0 ? 1 : 0;
     if (S > 0) {
       made.source = part(file.i32("source"), first, count, S);
       made.source_lengths = part(file.i32("source_lengths"), first, count, 1);
@@ -143,17 +169,18 @@ class Golden {
 };
 
 void write_source(Session& session, const Golden::Batch& batch) {
-  if (batch.source.empty()) return;
-  session.write<int32_t>("source", batch.source);
-  session.write<int32_t>("source_lengths", batch.source_lengths);
-  if (!batch.source_open.empty()) session.write<int32_t>("source_open", batch.source_open);
+  for (const auto& [name, values] : batch.ids())
+    if (std::string_view(name).starts_with("source") && !values->empty())
+      session.write<int32_t>(name, *values);
 }
 
 void write_batch(Session& session, const Golden::Batch& batch) {
-  session.write<int32_t>("tokens", batch.tokens);
-  session.write<int32_t>("targets", batch.targets);
-  session.write<float>("loss_scale", std::span(&batch.loss_scale, 1));
-  write_source(session, batch);
+  for (const auto& [name, values] : batch.ids())
+    if (!values->empty()) session.write<int32_t>(name, *values);
+  for (const auto& [name, values] : batch.numbers())
+    if (!values->empty()) session.write<float>(name, *values);
+  const auto scale = static_cast<float>(1 / batch.kept);
+  session.write<float>("loss_scale", std::span(&scale, 1));
 }
 
 void write_scalar(Session& session, const char* leaf, double value) {
@@ -399,16 +426,11 @@ TEST_P(GoldenFamily, TenStepsInFloat64) {
   ASSERT_EQ(wanted.size(), static_cast<size_t>(kSteps));
   for (int64_t step = 0; step < kSteps; ++step) {
     const auto batch = golden.batch(step, 0, kBatch);
-    int kept = 0;
-    for (int32_t t : batch.targets) kept += t >= 0 ? 1 : 0;
-    reference.ids("tokens") = batch.tokens;
-    reference.ids("targets") = batch.targets;
-    if (golden.S > 0) {
-      reference.ids("source") = batch.source;
-      reference.ids("source_lengths") = batch.source_lengths;
-    }
-    if (!batch.source_open.empty()) reference.ids("source_open") = batch.source_open;
-    reference.values("loss_scale") = {1.0 / kept};
+    for (const auto& [name, values] : batch.ids())
+      if (!values->empty()) reference.ids(name) = *values;
+    for (const auto& [name, values] : batch.numbers())
+      if (!values->empty()) reference.values(name).assign(values->begin(), values->end());
+    reference.values("loss_scale") = {1 / batch.kept};
     reference.values("step") = {static_cast<double>(step + 1)};
     reference.run();
     EXPECT_NEAR(reference.output("loss")[0], wanted[static_cast<size_t>(step)], 1e-12)

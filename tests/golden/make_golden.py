@@ -42,6 +42,11 @@ pointer_tiny.safetensors, with _grad     a pointer-generator: torch.nn's LSTM ov
     The same, with source_open I32 [10,3,11] as well and without logits. Words from 61 on are rare ones: 0 in `source`, and
     in `targets` only where their source has them. `losses` holds the mean of -log P and of the repeated attention.
 
+trajectory_mse.safetensors, trajectory_gaussian.safetensors, each with _grad     a causal Transformer over states, torch.nn's
+                                                                                 TransformerEncoderLayer and GaussianNLLLoss
+    The same, without tokens, targets and logits: states and state_targets F32 [10,3,16,2], weights F32 [10,3,16] (0: not
+    scored), parts I32 [10,3,16]. `losses`: a state's error, summed over its numbers, as a mean over the states that are scored.
+
 ops.safetensors     single operations, float64 throughout
     op/<case>/in<i>        F64, or I32 for ids, targets, lengths, positions
     op/<case>/out<i>       F64
@@ -111,10 +116,13 @@ FINAL = {
                    "model.norm.weight"],
     "seq2seq_pre": ["embedding.weight", "encoder.layers.0.attention.qkv.weight", "layers.1.cross.kv.weight"],
     "pointer_tiny": ["embedding.weight", "encoder.layers.0.recurrent.weight", "attention.coverage.weight"],
+    "trajectory_mse": ["input.weight", "parts.weight", "mean.bias"],
+    "trajectory_gaussian": ["positions.weight", "layers.1.mlp.up.weight", "log_std.bias"],
     "seq2seq_post": ["encoder.embedding.weight", "layers.0.cross.q.bias", "layers.1.norm_cross.weight"],
 }
 SEQ2SEQ = dict(width=32, heads=4, inner=48, encoder_layers=1, decoder_layers=2, max_length=24)
 POINTER = dict(emb_dim=16, hidden_dim=16, num_layers=2, attention_dim=24, coverage_weight=0.7)
+TRAJECTORY = dict(width=32, heads=4, inner=48, layers=2, max_length=24, channels=2)
 RARE = 5  # words behind the vocabulary
 OPTIMIZERS = {
     "adamw": (torch.optim.AdamW, dict(lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)),
@@ -235,6 +243,58 @@ def as_millrace(name, tensor):
     return {f"{prefix}{norms[norm]}.{kind}": tensor}
 
 
+class Trajectory(torch.nn.Module):
+    """The mean loss of states that are scored."""
+
+    def __init__(self, gaussian):
+        super().__init__()
+        c, nn = TRAJECTORY, torch.nn
+        self.input = nn.Linear(c["channels"], c["width"], bias=False)
+        self.parts, self.positions = nn.Embedding(3, c["width"]), nn.Embedding(c["max_length"] - 2, c["width"])
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(c["width"], c["heads"], c["inner"], 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(c["layers"]))
+        self.norm, self.mean = nn.LayerNorm(c["width"]), nn.Linear(c["width"], c["channels"])
+        self.log_std = nn.Linear(c["width"], c["channels"]) if gaussian else None
+
+    def forward(self, states, state_targets, weights, parts):
+        x = self.input(states) + self.parts(parts) + self.positions(torch.arange(T))
+        future = torch.ones(T, T, dtype=torch.bool).triu(1)
+        for layer in self.layers:
+            x = layer(x, src_mask=future)
+        x = self.norm(x)
+        mean = states + self.mean(x)
+        if self.log_std is None:
+            errors = (mean - state_targets).square()
+        else:
+            errors = F.gaussian_nll_loss(mean, state_targets, (2 * self.log_std(x)).exp(), full=True, eps=1e-12, reduction="none")
+        return (errors.sum(-1) * weights).sum() / weights.sum()
+
+
+def trajectory_as_millrace(name, tensor):
+    linear = tensor.T if tensor.dim() == 2 else tensor
+    for theirs, ours in (("self_attn.in_proj_", "attention.qkv."), ("self_attn.out_proj.", "attention.output."),
+                         ("linear1.", "mlp.up."), ("linear2.", "mlp.down.")):
+        if theirs in name:
+            return {name.replace(theirs, ours): linear}
+    return {name: linear if name.startswith(("input.", "mean.", "log_std.")) else tensor}
+
+
+def make_paths(generator):
+    """Changes that go on as they are, turn a little and tremble."""
+    turn = 0.3 * torch.randn(STEPS, B, 1, generator=generator)
+    heading = 6 * torch.rand(STEPS, B, 1, generator=generator) + turn * torch.arange(T + 1)
+    changes = torch.stack([heading.cos(), heading.sin()], -1) + 0.3 * torch.randn(STEPS, B, T + 1, 2, generator=generator)
+    weights = torch.zeros(STEPS, B, T)
+    weights[..., 6:] = 1
+    weights[3, 0, 10:] = 0  # a padded tail
+    weights[7, 1] = 0
+    parts = torch.zeros(STEPS, B, T, dtype=torch.int64)
+    parts[..., 3:] = 1
+    parts[..., 7:] = 2
+    return {"states": changes[..., :-1, :].clone(), "state_targets": changes[..., 1:, :].clone(), "weights": weights, "parts": parts}
+
+
 class PointerGenerator(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -339,7 +399,7 @@ def lora_names(name):
 def to_float64(model):
     """A copy that is float64 throughout: transformers' Llama casts to float32 in norms and rotary."""
     model = copy.deepcopy(model).double()
-    if isinstance(model, (Seq2Seq, PointerGenerator)):
+    if isinstance(model, (Seq2Seq, PointerGenerator, Trajectory)):
         return model
     model.set_attn_implementation("sdpa")  # eager attention casts its softmax to float32
     for parent in list(model.modules()):
@@ -376,7 +436,7 @@ def train(model, inputs, targets, smoothing):
     for step in range(STEPS):
         optimizer.zero_grad()
         out = model(**{key: value[step] if isinstance(value, torch.Tensor) else value for key, value in inputs.items()})
-        if isinstance(model, PointerGenerator):
+        if isinstance(model, (PointerGenerator, Trajectory)):
             loss = out
         else:
             logits = out if isinstance(out, torch.Tensor) else out.logits
@@ -398,7 +458,7 @@ def train(model, inputs, targets, smoothing):
 def renamed(kind, model, tensors):
     if isinstance(model, PointerGenerator):
         return {f"{kind}/{ours}": tensor.detach().clone() for ours, tensor in pointer_as_millrace(tensors).items()}
-    rename = as_millrace if isinstance(model, Seq2Seq) else lambda name, tensor: dict.fromkeys(lora_names(name), tensor)
+    rename = {Seq2Seq: as_millrace, Trajectory: trajectory_as_millrace}.get(type(model), lambda name, tensor: dict.fromkeys(lora_names(name), tensor))
     return {f"{kind}/{ours}": part.detach().clone() for name, tensor in tensors.items() for ours, part in rename(name, tensor).items()}
 
 
@@ -442,7 +502,9 @@ def make_model(folder, name, model, config, seed, smoothing=0.0):
             p.requires_grad_("lora_" in key)
     tokens, targets = make_batches(generator)
     sources = {}
-    if isinstance(model, (Seq2Seq, PointerGenerator)):
+    if isinstance(model, Trajectory):
+        inputs = make_paths(generator)
+    elif isinstance(model, (Seq2Seq, PointerGenerator)):
         sources = dict(zip(("source", "source_lengths"), make_sources(tokens, generator)))
         inputs = {"tokens": tokens, **sources}
         if isinstance(model, PointerGenerator):
@@ -454,8 +516,9 @@ def make_model(folder, name, model, config, seed, smoothing=0.0):
     double_model = to_float64(model)
     single = train(model, inputs, targets, smoothing)
     torch.set_default_dtype(torch.float64)  # AdamW keeps its step count in the default type
+    wide = {key: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for key, value in inputs.items()}
     with Float64Only():
-        double = train(double_model, inputs, targets, smoothing)
+        double = train(double_model, wide, targets, smoothing)
     torch.set_default_dtype(torch.float32)
 
     kept = {f"final/{key}" for key in FINAL[name]}
@@ -470,7 +533,8 @@ def make_model(folder, name, model, config, seed, smoothing=0.0):
     }
     main = {key: value for key, value in single.items() if not key.startswith(("grad/", "final/"))}
     main |= init | {key: single[key] for key in kept}
-    main |= {key: value.to(torch.int32) for key, value in {"tokens": tokens, "targets": targets, **sources}.items()}
+    batches = inputs if isinstance(model, Trajectory) else {"tokens": tokens, "targets": targets, **sources}
+    main |= {key: value if value.is_floating_point() else value.to(torch.int32) for key, value in batches.items()}
     save(folder, name, main, about)
     grads = {key: value for key, value in single.items() if key.startswith("grad/")}
     save(folder, f"{name}_grad", grads, about)
@@ -597,6 +661,8 @@ def main():
         "llama_tiny": lambda name: make_model(folder, name, transformers.LlamaForCausalLM(llama), LLAMA, seed=2),
         "llama_lora": lambda name: make_model(folder, name, add_lora(transformers.LlamaForCausalLM(llama_lora)), LLAMA_LORA | LORA, seed=7),
         "ops": lambda name: make_ops(folder, seed=3),
+        "trajectory_mse": lambda name: make_model(folder, name, Trajectory(False), TRAJECTORY, seed=7),
+        "trajectory_gaussian": lambda name: make_model(folder, name, Trajectory(True), TRAJECTORY, seed=8),
         "pointer_tiny": lambda name: make_model(folder, name, PointerGenerator(), POINTER, seed=6),
     }
     for name in sys.argv[2:] or models:

@@ -34,10 +34,11 @@ struct TinyModel {
     settings.declare(schema);
     model->declare(schema);
     settings.batch_size = batch.batch;
-    settings.max_length = batch.length;
+    // A sequence of states has two more than its row has places.
+    settings.max_length = batch.length + (model->takes().states ? 2 : 0);
     schema.load_text("model: {" + keys + "}\n", "test.yaml");
     schema.finish();
-    model->resolve(schema, kVocabulary, {batch.length, batch.source});
+    model->resolve(schema, kVocabulary, {settings.max_length, batch.source});
   }
 
   Graph step_graph() const { return build_step_graph(*model, settings, shape); }
@@ -89,8 +90,25 @@ inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny,
     }
     const float scale = 1.0f / static_cast<float>(tokens_per_step), rate = 3e-3f,
                 number = static_cast<float>(step + 1);
-    session.write<int32_t>("tokens", tokens);
-    session.write<int32_t>("targets", targets);
+    if (session.has("states")) {
+      std::vector<float> states, next, weights;
+      std::vector<int32_t> parts;
+      for (size_t i = 0; i < tokens_per_step; ++i) {
+        weights.push_back(targets[i] < 0 ? 0.0f : 1.0f);
+        parts.push_back(tokens[i] % 3);
+        for (int64_t c = 0; c < tiny.model->vocab_size(); ++c) {
+          states.push_back(static_cast<float>(random.normal()));
+          next.push_back(static_cast<float>(random.normal()));
+        }
+      }
+      session.write<float>("states", states);
+      session.write<float>("state_targets", next);
+      session.write<float>("weights", weights);
+      session.write<int32_t>("parts", parts);
+    } else {
+      session.write<int32_t>("tokens", tokens);
+      session.write<int32_t>("targets", targets);
+    }
     session.write<float>("loss_scale", std::span(&scale, 1));
     session.write<float>("learning_rate", std::span(&rate, 1));
     session.write<float>("step", std::span(&number, 1));

@@ -1,0 +1,89 @@
+#include "cli/predict_paths.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/standard_output.h"
+#include "core/clock.h"
+#include "core/text.h"
+#include "data/trajectory_source.h"
+#include "io/byte_stream.h"
+#include "train/trajectory_evaluation.h"
+
+namespace millrace {
+namespace {
+
+Trajectories read_paths(const fs::path& input) {
+  std::string bytes;
+  append_unpacked_file(input, bytes);
+  return input.extension() == ".safetensors"
+             ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), input)
+             : parse_trajectory_table(bytes, input.string());
+}
+
+void check_paths(const Trajectories& scene, const PathPrediction& prediction,
+                 const fs::path& input) {
+  auto refuse = [&](const std::string& what, const std::string& where, const std::string& expected,
+                    const std::string& got, const std::string& remedy) {
+    throw Error({.code = ErrorCode::config,
+                 .what = what,
+                 .where = where,
+                 .expected = expected,
+                 .got = got,
+                 .remedy = remedy});
+  };
+  if (scene.paths.empty())
+    refuse("there is no path to go on from", input.string(), "at least one path", "none",
+           "a table of frame, agent, x and y");
+  if (scene.channels != prediction.channels())
+    refuse("points of another kind than the model knows", input.string(),
+           fmt::format("{} numbers a point", prediction.channels()), std::to_string(scene.channels),
+           "data as the model was trained on");
+  const int64_t least = prediction.parts().previous;
+  for (const Trajectory& path : scene.paths)
+    if (path.length < least)
+      refuse("a path has too few points to go on from",
+             fmt::format("{}: agent {} from frame {} on", input.string(), path.agent,
+                         path.first_frame),
+             fmt::format("at least {}: model.previous", least),
+             fmt::format("{} points without a gap", path.length), "leave the path out");
+}
+
+}  // namespace
+
+void predict_paths(const Model& model, const fs::path& folder, const fs::path& input,
+                   int64_t at_once, const PassOptions& passes, Backend& backend) {
+  const Trajectories scene = read_paths(input);
+  at_once = std::clamp<int64_t>(std::ssize(scene.paths), 1, at_once);
+  PathPrediction prediction(model, at_once, folder, passes, backend);
+  check_paths(scene, prediction, input);
+  const int64_t begin = now_ns();
+  for (size_t first = 0; first < scene.paths.size(); first += static_cast<size_t>(at_once)) {
+    const auto group =
+        std::span(scene.paths)
+            .subspan(first, std::min(static_cast<size_t>(at_once), scene.paths.size() - first));
+    std::vector<std::span<const float>> paths;
+    for (const Trajectory& path : group) paths.push_back(scene.values_of(path));
+    const auto found = prediction.next(paths);
+    std::string text;
+    for (size_t i = 0; i < group.size(); ++i) {
+      const int64_t last = group[i].first_frame + (group[i].length - 1) * scene.frame_step;
+      for (int64_t t = 0; t < prediction.parts().current; ++t) {
+        text += fmt::format("{}\t{}", last + (t + 1) * scene.frame_step, group[i].agent);
+        for (int64_t c = 0; c < scene.channels; ++c)
+          text += fmt::format("\t{}", found[i][static_cast<size_t>(t * scene.channels + c)]);
+        text += "\n";
+      }
+    }
+    put(text);
+  }
+  const double seconds = seconds_since(begin);
+  std::fprintf(
+      stderr, "%s\n",
+      fmt::format("{} paths, {} states each, in {}: {:.0f} paths a second",
+                  with_commas(std::ssize(scene.paths)), prediction.parts().current,
+                  human_seconds(seconds), static_cast<double>(scene.paths.size()) / seconds)
+          .c_str());
+}
+
+}  // namespace millrace

@@ -1,0 +1,60 @@
+#include "data/trajectory_samples.h"
+
+#include <algorithm>
+
+#include "core/text.h"
+
+namespace millrace {
+namespace {
+
+Error too_short(const std::string& what, SplitName split, const StateParts& parts,
+                const std::string& got, const std::string& remedy) {
+  return config_error(what, fmt::format("data.{}", split_name(split)),
+                      fmt::format("at least {} points: model.previous {} and model.current {}",
+                                  parts.least(), parts.previous, parts.current),
+                      got, remedy);
+}
+
+}  // namespace
+
+StateSamples find_state_samples(const Dataset& data, SplitName split, const StateOptions& o) {
+  const ValueStore& store = *data.trajectories[static_cast<size_t>(split)];
+  std::vector<int64_t> begins(static_cast<size_t>(store.paths() + 1));
+  store.path_begins(0, begins);
+  StateSamples found;
+  found.paths = store.paths();
+  int64_t longest = 0;
+  for (size_t i = 0; i + 1 < begins.size(); ++i) {
+    const int64_t points = begins[i + 1] - begins[i];
+    longest = std::max(longest, points);
+    if (points < o.parts.least()) {
+      ++found.short_paths;
+      if (!o.skip_short)
+        throw too_short(
+            "a path has too few points", split, o.parts,
+            fmt::format("{} points, path {} of {} in the order of the files", points,
+                        with_commas(static_cast<int64_t>(i) + 1), with_commas(store.paths())),
+            "pass over such paths with data.on_bad_record=skip, or predict fewer "
+            "states");
+      continue;
+    }
+    for (int64_t end = points; end >= o.parts.least(); end -= o.window_stride) {
+      const int64_t states = std::min(end, o.max_length);
+      found.cut += states < end && o.max_length > o.parts.least() ? 1 : 0;
+      found.samples.push_back({begins[i] + end - states, states});
+    }
+  }
+  if (found.samples.empty())
+    throw too_short("no path is long enough", split, o.parts,
+                    fmt::format("{} paths, the longest of {}", with_commas(store.paths()), longest),
+                    "longer paths, or fewer states to predict: model.current, model.previous");
+  std::stable_sort(found.samples.begin(), found.samples.end(),
+                   [](const StateSample& a, const StateSample& b) { return a.states < b.states; });
+  auto& count = found.places.count;
+  count.resize(static_cast<size_t>(StateParts::places(found.samples.back().states)) + 1);
+  for (const StateSample& s : found.samples)
+    ++count[static_cast<size_t>(StateParts::places(s.states))];
+  return found;
+}
+
+}  // namespace millrace

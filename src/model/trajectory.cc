@@ -1,0 +1,196 @@
+// A causal Transformer over states, vectors of numbers that an agent goes through: the kind of
+// model of Giuliari et al. (arXiv 2003.08111) with one stack instead of two, and a context before
+// the states that are predicted from.
+//   x = change from the last state . input + part of the sequence (+ positions)
+//   for each layer: x += attention(norm(x)); x += mlp(norm(x))
+//   next change ~ N(this change + mean(norm(x)), exp(log_std(norm(x)))^2), or its mean alone
+// Beginning with the change that was, a model that has learnt nothing goes straight on: what is
+// learnt is how agents do not.
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "model/transformer.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kParts = 3;  // context, previous, current
+
+class TrajectoryModel : public Model {
+ public:
+  void declare(Schema& s) override {
+    s_.declare(s);
+    s.integer("model.num_layers", &L_).range(1, 1024).help("Number of layers.");
+    s.integer("model.channels", &C_)
+        .range(1, 1 << 16)
+        .allow_auto()
+        .help("Numbers of a state; auto: what the data has.");
+    s.integer("model.previous", &parts_.previous)
+        .range(1, 1 << 20)
+        .allow_auto()
+        .help(
+            "States that the predicted ones follow on; auto: 8, or less where "
+            "training.max_length is too short. What stands before them is context.");
+    s.integer("model.current", &parts_.current)
+        .range(1, 1 << 20)
+        .allow_auto()
+        .help("States to predict; auto: 12, or less where training.max_length is too short.");
+    s.choice("model.likelihood", &likelihood_, {"mse", "gaussian"})
+        .help(
+            "What the loss is: the squared error of a state, in standard deviations of the "
+            "training data, or the negative log-likelihood under a Gaussian whose deviations "
+            "are predicted too.");
+  }
+
+  void resolve(Schema& s, int64_t channels, MaxLengths lengths) override {
+    N_ = lengths.target;
+    s_.resolve(s);
+    set_auto(s, "model.channels", C_, channels, "auto: from the data");
+    if (C_ != channels)
+      refuse_sizes(s, "model.channels",
+                   fmt::format("model.channels {} is not what the data has: {}", C_, channels),
+                   std::to_string(channels), "model.channels=auto");
+    set_auto(s, "model.current", parts_.current, std::clamp<int64_t>(N_ * 3 / 5, 1, 12), "auto");
+    set_auto(s, "model.previous", parts_.previous, std::clamp<int64_t>(N_ - parts_.current, 1, 8),
+             "auto");
+    if (parts_.previous < 2 || parts_.least() > N_)
+      refuse_sizes(s, "model.previous",
+                   fmt::format("model.previous {} and model.current {} in sequences of up to {} "
+                               "states",
+                               parts_.previous, parts_.current, N_),
+                   "previous of 2 or more, and both together within training.max_length",
+                   fmt::format("training.max_length={}",
+                               std::max<int64_t>(2, parts_.previous) + parts_.current));
+  }
+
+  std::vector<Parameter> parameters() const override {
+    using Init = Parameter::Init;
+    const int64_t D = s_.D, Q = s_.H * s_.K(), KV = s_.G * s_.K();
+    const double out_std = s_.init_std / std::sqrt(2.0 * static_cast<double>(L_));
+    std::vector<Parameter> table;
+    auto matrix = [&](const std::string& name, int64_t rows, int64_t columns, double std) {
+      table.push_back({name + ".weight", {rows, columns}, Init::normal, std, true, {}, {}, false});
+    };
+    auto linear = [&](const std::string& name, int64_t in, int64_t out, double std) {
+      matrix(name, in, out, std);
+      if (s_.bias) table.push_back({name + ".bias", {out}, Init::zeros, 0, false, {}, {}, false});
+    };
+    auto norm = [&](const std::string& name) {
+      table.push_back({name + ".weight", {D}, Init::ones, 0, false, {}, {}, false});
+      if (s_.norm == "layer_norm" && s_.bias)
+        table.push_back({name + ".bias", {D}, Init::zeros, 0, false, {}, {}, false});
+    };
+    // Few numbers make a row of x: of the size that an embedding gives it they would be lost.
+    matrix("input", C_, D, 1 / std::sqrt(static_cast<double>(C_)));
+    matrix("parts", kParts, D, s_.init_std);
+    if (s_.positions == "learned") matrix("positions", StateParts::places(N_), D, s_.init_std);
+    for (int64_t i = 0; i < L_; ++i) {
+      const std::string name = fmt::format("layers.{}.", i);
+      norm(name + "norm1");
+      linear(name + "attention.qkv", D, Q + 2 * KV, s_.init_std);
+      linear(name + "attention.output", Q, D, out_std);
+      norm(name + "norm2");
+      if (s_.activation == "swiglu") linear(name + "mlp.gate", D, s_.F, s_.init_std);
+      linear(name + "mlp.up", D, s_.F, s_.init_std);
+      linear(name + "mlp.down", s_.F, D, out_std);
+    }
+    norm("norm");
+    linear("mean", D, C_, s_.init_std);
+    if (gaussian()) linear("log_std", D, C_, s_.init_std);
+    return table;
+  }
+
+  Value build_loss(Builder& b, BatchShape shape) const override {
+    Layers layers(b, parameters());
+    const int64_t B = shape.batch, T = shape.length;
+    const TensorType rows{{B, T}, DType::i32}, vectors{{B, T, C_}, DType::f32};
+    const Value states = b.input("states", vectors), parts = b.input("parts", rows);
+    Places places;
+    if (shape.packed) {
+      places.positions = b.input("positions", rows);
+      places.segments = b.input("segments", rows);
+    }
+    const Value x = trunk(layers, states, parts, places);
+    const Value mean = b.add(states, layers.linear(x, "mean"));
+    const Value targets = b.input("state_targets", vectors),
+                weights = b.input("weights", {{B, T, 1}, DType::f32});
+    if (!b.training) b.output("predicted", mean);
+    const Value log_std = gaussian() ? layers.linear(x, "log_std") : Value{};
+    const auto scope = b.scope("loss");
+    return b.mul(b.loss_scale(), b.reduce_to(errors(b, mean, log_std, targets, weights), {}));
+  }
+
+  Value build_decode(Builder& b, BatchShape, int64_t) const override {
+    b.fail("this model writes no tokens");
+    return {};
+  }
+  bool can_draw() const override { return false; }
+
+  Takes takes() const override { return {.packed_rows = true, .states = true, .parts = parts_}; }
+  int64_t vocab_size() const override { return C_; }
+  MaxLengths max_lengths() const override { return {N_, 0}; }
+
+  std::string external_config() const override {
+    nlohmann::ordered_json keys = s_.keys();
+    keys.update({{"num_layers", L_},
+                 {"channels", C_},
+                 {"previous", parts_.previous},
+                 {"current", parts_.current},
+                 {"likelihood", likelihood_}});
+    return own_config_text("trajectory", *this, keys);
+  }
+  bool read_external_config(const ExternalConfig& config) override {
+    return read_own_config("trajectory", *this, config);
+  }
+
+ private:
+  bool gaussian() const { return likelihood_ == "gaussian"; }
+
+  // states [B,T,C], parts [B,T] -> [B,T,D], normalised.
+  Value trunk(Layers& layers, Value states, Value parts, const Places& places) const {
+    Builder& b = layers.b;
+    Value x = layers.linear(states, "input");
+    {
+      const auto scope = b.scope("parts");
+      x = b.add(x, b.op("embedding", {parts, layers.parameter("weight")}));
+    }
+    x = s_.placed(layers, x, "positions", places);
+    for (int64_t i = 0; i < L_; ++i) {
+      const auto layer = b.layer(fmt::format("layers.{}", i));
+      x = b.add(x, b.dropout(s_.attention(layers, s_.normalised(layers, x, "norm1"), places),
+                             s_.dropout));
+      x = b.add(x, b.dropout(s_.mlp(layers, s_.normalised(layers, x, "norm2")), s_.dropout));
+    }
+    return s_.normalised(layers, x, "norm");
+  }
+
+  // [B,T,C]: what each number adds to the loss.
+  Value errors(Builder& b, Value mean, Value log_std, Value targets, Value weights) const {
+    ExpressionBuilder e(gaussian() ? 4 : 3);
+    const Term gap = e.apply(Function::sub, e.operand(0), e.operand(1)), weight = e.operand(2);
+    auto weighted = [&](Term term) { return e.finish({e.apply(Function::mul, weight, term)}); };
+    if (!gaussian())
+      return b.elementwise(weighted(e.apply(Function::mul, gap, gap)), {mean, targets, weights});
+    // log std + gap^2 / (2 std^2) + log(2 pi) / 2; std from e^-7 to e^7, so that a state that
+    // never changes does not make it infinite.
+    const Term s = e.apply(Function::max, e.apply(Function::min, e.operand(3), e.constant(7)),
+                           e.constant(-7)),
+               z = e.apply(Function::mul, gap, e.apply(Function::exp, e.apply(Function::neg, s))),
+               half = e.apply(Function::mul, e.constant(0.5), e.apply(Function::mul, z, z)),
+               log_root = e.constant(0.5 * std::log(2 * std::numbers::pi));
+    return b.elementwise(
+        weighted(e.apply(Function::add, e.apply(Function::add, s, half), log_root)),
+        {mean, targets, weights, log_std});
+  }
+
+  TransformerShape s_;
+  int64_t L_ = 4, C_ = -1, N_ = 0;
+  StateParts parts_{-1, -1};
+  std::string likelihood_ = "mse";
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_trajectory_model() { return std::make_unique<TrajectoryModel>(); }
+
+}  // namespace millrace
