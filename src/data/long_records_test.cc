@@ -97,7 +97,9 @@ TEST_F(LongRecords, InARow) {
         }
         const ErrorFields e = refusal(options, row);
         EXPECT_EQ(e.what, "a record is longer than training.max_length") << max_length;
-        if (max_length == most - 1) EXPECT_EQ(e.where, path("a.txt") + ":3");
+        if (max_length == most - 1) {
+          EXPECT_EQ(e.where, path("a.txt") + ":3");
+        }
         EXPECT_EQ(e.remedy,
                   fmt::format("training.max_length={}, or data.on_long_record=cut", most));
         EXPECT_TRUE(has(e.got, fmt::format("; {} of 3", cut.split + cut.cut))) << e.got;

@@ -106,11 +106,11 @@ std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings, Takes
 }
 
 RunLength TrainingData::run_length(const Settings& settings) const {
-  const auto parts = static_cast<double>(settings.grad_accum);
+  const auto micro_batches = static_cast<double>(settings.grad_accum);
   return millrace::run_length(settings,
                               static_cast<double>(batches->positions_per_epoch()) /
-                                  (static_cast<double>(batches->stride()) * parts),
-                              batches->mean_places() * batches->useful_share() * parts);
+                                  (static_cast<double>(batches->stride()) * micro_batches),
+                              batches->mean_places() * batches->useful_share() * micro_batches);
 }
 
 }  // namespace millrace

@@ -302,6 +302,16 @@ class FamilyCrashTest : public CrashTest, public testing::WithParamInterface<std
       replace("ema_decay: 0.9", "ema_decay: 0.9, eval_texts: 7, eval_beam: 2");
       replace("{every: 2}", "{every: 2, metric: eval/chrf}");
     }
+    if (make_model(GetParam())->takes().states) {
+      std::ofstream paths(folder_ / "paths.txt");
+      for (int frame = 0; frame < 30; ++frame)
+        for (int agent = 0; agent < 40; ++agent)
+          paths << 10 * frame << ' ' << agent << ' ' << 0.1 * frame * (agent % 7) << ' '
+                << 0.01 * frame * frame + agent << '\n';
+      replace("{train: builtin:grammar, grammar_chars: 6000, sampling: sequential}",
+              "{train: paths.txt, format: trajectories}");
+      replace("{every: 2}", "{every: 2, metric: eval/ade}");
+    }
     std::ofstream(folder_ / "c.yaml") << config;
   }
 };
