@@ -46,6 +46,9 @@ int eval_command(const EvalArguments& arguments) {
          .expected = (folder / reading.name).string(),
          .got = "another one",
          .remedy = "data.validation=FILE validates on other data and leaves data.train as it was"});
+  if (run->model->takes().pairs)
+    check_beam(arguments.texts.beam.beam, run->model->vocab_size(), "command line: --beam",
+               "--beam 4");
   const auto backend = open_device(
       *run, [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); });
   std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),

@@ -326,10 +326,7 @@ int generate_command(const GenerateArguments& arguments) {
     draw(loaded, prompts);
     return 0;
   }
-  if (arguments.beam.beam > loaded.allowed())
-    throw usage("the beam is wider than the vocabulary",
-                fmt::format("at most {} hypotheses", loaded.allowed()),
-                std::to_string(arguments.beam.beam), "--beam 4");
+  check_beam(arguments.beam.beam, loaded.allowed(), "command line: --beam", "--beam 4");
   search(loaded, prompts);
   return 0;
 }

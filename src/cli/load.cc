@@ -508,6 +508,9 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
   run->model->resolve(run->schema, width, {s.max_length, s.max_source_length});
   if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run->model);
   run->model = tuned_model(std::move(run->model), s.tuning, run->schema);
+  if (s.eval_texts > 0)
+    check_beam(s.eval_beam, run->model->vocab_size(), run->schema.where("training.eval_beam"),
+               "training.eval_beam=4");
   check_curriculum(*run);
   run->data = make_training_data(std::move(set), s, run->model->takes(), observer);
   return run;

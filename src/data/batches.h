@@ -91,7 +91,7 @@ struct BatchOptions {
   std::vector<LengthStage> stages = {};  // of those: by their ends; then full lengths
   StateOptions states = {};              // of trajectories
   bool random_windows = true;            // begin anywhere; else every window once per epoch
-  std::optional<uint64_t> seed;          // none: in order, everything once, for validation
+  std::optional<uint64_t> seed = {};     // none: in order, everything once, for validation
   int64_t window_context = 0;  // in order: windows overlap by so much, which is not scored
   int64_t limit = 0;           // in order: batches at most; 0: all
 };

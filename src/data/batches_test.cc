@@ -254,16 +254,21 @@ TEST_F(RecordBatchesTest, ChunksEndWhereSentencesDo) {
   EXPECT_EQ(scored, (std::vector<std::string>{" Three 3.5 is it.|", "One. Two is longer."}));
 }
 
-TEST_F(RecordBatchesTest, PairsScoreTheTargetOnly) {
-  const Dataset data = lines("ab\nlongsource\n", "cd\nt\n");
-  const auto b = batches(data, "buckets", 8, std::nullopt, 1);
-  ASSERT_EQ(b->batches_per_epoch(), 2);
-  auto text = [&](const Ids& ids) {
+// Ids as text: what is not scored as -, ends as |.
+auto text_of(const Dataset& data) {
+  return [&data](const Ids& ids) {
     std::string s;
     for (const int32_t id : ids)
       s += id < 0 ? "-" : id == data.end_id ? "|" : data.tokenizer().decode({&id, 1});
     return s;
   };
+}
+
+TEST_F(RecordBatchesTest, PairsScoreTheTargetOnly) {
+  const Dataset data = lines("ab\nlongsource\n", "cd\nt\n");
+  const auto b = batches(data, "buckets", 8, std::nullopt, 1);
+  ASSERT_EQ(b->batches_per_epoch(), 2);
+  const auto text = text_of(data);
   const Batch first = filled(*b, 0), second = filled(*b, 1);
   EXPECT_EQ(text(first.tokens), "|ab|cd");
   EXPECT_EQ(text(first.targets), "---cd|");
@@ -280,12 +285,7 @@ TEST_F(RecordBatchesTest, JoinedPairsHaveNothingBetween) {
                              .validation_fraction = 0,
                              .joined_pairs = true});
   const auto b = batches(data, "buckets", 8, std::nullopt, 1);
-  auto text = [&](const Ids& ids) {
-    std::string s;
-    for (const int32_t id : ids)
-      s += id < 0 ? "-" : id == data.end_id ? "|" : data.tokenizer().decode({&id, 1});
-    return s;
-  };
+  const auto text = text_of(data);
   const Batch first = filled(*b, 0), second = filled(*b, 1);
   EXPECT_EQ(text(first.tokens), "|abcd");
   EXPECT_EQ(text(first.targets), "--cd|");

@@ -130,6 +130,7 @@ class ToHalf {
   void copy_node(NodeId id, const std::set<Value>& exact) {
     const Node& n = g_[id];
     Node node = n;
+    // Probabilities that are read outside are of full logits: rounded, large ones are percents off.
     const bool element_by_element = is_op(n, "elementwise"),
                exact_softmax = is_op(n, "softmax") && exact.contains({id, 0});
     for (size_t i = 0; i < n.in.size(); ++i) {

@@ -40,53 +40,19 @@ class Seq2Seq : public Model {
   }
 
   std::vector<Parameter> parameters() const override {
-    using Init = Parameter::Init;
-    const int64_t D = s_.D, Q = s_.H * s_.K(), KV = s_.G * s_.K();
-    std::vector<Parameter> table;
-    auto matrix = [&](const std::string& name, int64_t rows, int64_t columns, double std) {
-      table.push_back({name + ".weight", {rows, columns}, Init::normal, std, true, {}, {}, false});
-    };
-    auto linear = [&](const std::string& name, int64_t in, int64_t out, double std) {
-      matrix(name, in, out, std);
-      if (s_.bias) table.push_back({name + ".bias", {out}, Init::zeros, 0, false, {}, {}, false});
-    };
-    auto norm = [&](const std::string& name) {
-      table.push_back({name + ".weight", {D}, Init::ones, 0, false, {}, {}, false});
-      if (s_.norm == "layer_norm" && s_.bias)
-        table.push_back({name + ".bias", {D}, Init::zeros, 0, false, {}, {}, false});
-    };
-    // `halves` of a layer write into the residual stream.
-    auto layers = [&](const std::string& prefix, int64_t count, bool decoder) {
-      const double halves = decoder ? 3 : 2,
-                   out_std = s_.init_std / std::sqrt(halves * static_cast<double>(count));
-      for (int64_t i = 0; i < count; ++i) {
-        const std::string name = fmt::format("{}layers.{}.", prefix, i);
-        norm(name + "norm1");
-        linear(name + "attention.qkv", D, Q + 2 * KV, s_.init_std);
-        linear(name + "attention.output", Q, D, out_std);
-        if (decoder) {
-          norm(name + "norm_cross");
-          linear(name + "cross.q", D, Q, s_.init_std);
-          linear(name + "cross.kv", D, 2 * KV, s_.init_std);
-          linear(name + "cross.output", Q, D, out_std);
-        }
-        norm(name + "norm2");
-        if (s_.activation == "swiglu") linear(name + "mlp.gate", D, s_.F, s_.init_std);
-        linear(name + "mlp.up", D, s_.F, s_.init_std);
-        linear(name + "mlp.down", s_.F, D, out_std);
-      }
-      if (norm_position_ == "pre") norm(prefix + "norm");
-    };
-    matrix("embedding", V_, D, s_.init_std);
-    if (!shared_) matrix("encoder.embedding", V_, D, s_.init_std);
+    TransformerTable table(s_);
+    table.matrix("embedding", V_, s_.D, s_.init_std);
+    if (!shared_) table.matrix("encoder.embedding", V_, s_.D, s_.init_std);
     if (s_.positions == "learned") {
-      matrix("encoder.positions", lengths_.source, D, s_.init_std);
-      matrix("positions", lengths_.target, D, s_.init_std);
+      table.matrix("encoder.positions", lengths_.source, s_.D, s_.init_std);
+      table.matrix("positions", lengths_.target, s_.D, s_.init_std);
     }
-    layers("encoder.", E_, false);
-    layers("", L_, true);
-    if (!tied_) matrix("head", V_, D, s_.init_std);
-    return table;
+    table.layers("encoder.", E_);
+    if (norm_position_ == "pre") table.norm("encoder.norm");
+    table.layers("", L_, true);
+    if (norm_position_ == "pre") table.norm("norm");
+    if (!tied_) table.matrix("head", V_, s_.D, s_.init_std);
+    return table.take();
   }
 
   Value build_loss(Builder& b, BatchShape shape) const override {

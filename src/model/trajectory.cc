@@ -43,7 +43,9 @@ class TrajectoryModel : public Model {
   }
 
   void resolve(Schema& s, int64_t channels, MaxLengths lengths) override {
-    N_ = lengths.target;
+    MaxLengths own{N_, N_ > 0 ? lengths.source : 0};  // a source is none of its business
+    resolve_lengths(s, own, lengths);
+    N_ = own.target;
     s_.resolve(s);
     set_auto(s, "model.channels", C_, channels, "auto: from the data");
     if (C_ != channels)
@@ -64,40 +66,17 @@ class TrajectoryModel : public Model {
   }
 
   std::vector<Parameter> parameters() const override {
-    using Init = Parameter::Init;
-    const int64_t D = s_.D, Q = s_.H * s_.K(), KV = s_.G * s_.K();
-    const double out_std = s_.init_std / std::sqrt(2.0 * static_cast<double>(L_));
-    std::vector<Parameter> table;
-    auto matrix = [&](const std::string& name, int64_t rows, int64_t columns, double std) {
-      table.push_back({name + ".weight", {rows, columns}, Init::normal, std, true, {}, {}, false});
-    };
-    auto linear = [&](const std::string& name, int64_t in, int64_t out, double std) {
-      matrix(name, in, out, std);
-      if (s_.bias) table.push_back({name + ".bias", {out}, Init::zeros, 0, false, {}, {}, false});
-    };
-    auto norm = [&](const std::string& name) {
-      table.push_back({name + ".weight", {D}, Init::ones, 0, false, {}, {}, false});
-      if (s_.norm == "layer_norm" && s_.bias)
-        table.push_back({name + ".bias", {D}, Init::zeros, 0, false, {}, {}, false});
-    };
+    TransformerTable table(s_);
     // Few numbers make a row of x: of the size that an embedding gives it they would be lost.
-    matrix("input", C_, D, 1 / std::sqrt(static_cast<double>(C_)));
-    matrix("parts", kParts, D, s_.init_std);
-    if (s_.positions == "learned") matrix("positions", StateParts::places(N_), D, s_.init_std);
-    for (int64_t i = 0; i < L_; ++i) {
-      const std::string name = fmt::format("layers.{}.", i);
-      norm(name + "norm1");
-      linear(name + "attention.qkv", D, Q + 2 * KV, s_.init_std);
-      linear(name + "attention.output", Q, D, out_std);
-      norm(name + "norm2");
-      if (s_.activation == "swiglu") linear(name + "mlp.gate", D, s_.F, s_.init_std);
-      linear(name + "mlp.up", D, s_.F, s_.init_std);
-      linear(name + "mlp.down", s_.F, D, out_std);
-    }
-    norm("norm");
-    linear("mean", D, C_, s_.init_std);
-    if (gaussian()) linear("log_std", D, C_, s_.init_std);
-    return table;
+    table.matrix("input", C_, s_.D, 1 / std::sqrt(static_cast<double>(C_)));
+    table.matrix("parts", kParts, s_.D, s_.init_std);
+    if (s_.positions == "learned")
+      table.matrix("positions", StateParts::places(N_), s_.D, s_.init_std);
+    table.layers("", L_);
+    table.norm("norm");
+    table.linear("mean", s_.D, C_, s_.init_std);
+    if (gaussian()) table.linear("log_std", s_.D, C_, s_.init_std);
+    return table.take();
   }
 
   Value build_loss(Builder& b, BatchShape shape) const override {

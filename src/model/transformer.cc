@@ -1,5 +1,6 @@
 #include "model/transformer.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace millrace {
@@ -242,6 +243,46 @@ Value TransformerShape::mlp(Layers& layers, Value x) const {
                      : activation == "silu" ? Function::silu
                                             : Function::gelu_tanh;
   return layers.linear(b.apply(f, up), "down");
+}
+
+void TransformerTable::matrix(const std::string& name, int64_t rows, int64_t columns, double std) {
+  table_.push_back(
+      {name + ".weight", {rows, columns}, Parameter::Init::normal, std, true, {}, {}, false});
+}
+
+void TransformerTable::linear(const std::string& name, int64_t in, int64_t out, double std) {
+  matrix(name, in, out, std);
+  if (s_.bias)
+    table_.push_back({name + ".bias", {out}, Parameter::Init::zeros, 0, false, {}, {}, false});
+}
+
+void TransformerTable::norm(const std::string& name) {
+  table_.push_back({name + ".weight", {s_.D}, Parameter::Init::ones, 0, false, {}, {}, false});
+  if (s_.norm == "layer_norm" && s_.bias)
+    table_.push_back({name + ".bias", {s_.D}, Parameter::Init::zeros, 0, false, {}, {}, false});
+}
+
+void TransformerTable::layers(const std::string& prefix, int64_t count, bool cross) {
+  // So many parts of a layer write into the residual stream.
+  const double parts = cross ? 3 : 2,
+               out_std = s_.init_std / std::sqrt(parts * static_cast<double>(count));
+  const int64_t D = s_.D, Q = s_.H * s_.K(), KV = s_.G * s_.K();
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string name = fmt::format("{}layers.{}.", prefix, i);
+    norm(name + "norm1");
+    linear(name + "attention.qkv", D, Q + 2 * KV, s_.init_std);
+    linear(name + "attention.output", Q, D, out_std);
+    if (cross) {
+      norm(name + "norm_cross");
+      linear(name + "cross.q", D, Q, s_.init_std);
+      linear(name + "cross.kv", D, 2 * KV, s_.init_std);
+      linear(name + "cross.output", Q, D, out_std);
+    }
+    norm(name + "norm2");
+    if (s_.activation == "swiglu") linear(name + "mlp.gate", D, s_.F, s_.init_std);
+    linear(name + "mlp.up", D, s_.F, s_.init_std);
+    linear(name + "mlp.down", s_.F, D, out_std);
+  }
 }
 
 }  // namespace millrace

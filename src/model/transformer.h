@@ -72,4 +72,20 @@ struct TransformerShape {
   void drop(Builder& b, std::vector<Value>& in, Attrs& attrs) const;
 };
 
+// The parameters of such a model, in order, of a family without names elsewhere.
+class TransformerTable {
+ public:
+  explicit TransformerTable(const TransformerShape& shape) : s_(shape) {}
+  void matrix(const std::string& name, int64_t rows, int64_t columns, double std);
+  void linear(const std::string& name, int64_t in, int64_t out, double std);
+  void norm(const std::string& name);
+  // `prefix`layers.0 to count - 1; with `cross` each also attends to a source.
+  void layers(const std::string& prefix, int64_t count, bool cross = false);
+  std::vector<Parameter> take() { return std::move(table_); }
+
+ private:
+  const TransformerShape& s_;
+  std::vector<Parameter> table_;
+};
+
 }  // namespace millrace

@@ -159,6 +159,16 @@ BeamSession::BeamSession(const Model& model, const BeamRoom& room, const BeamOpt
       session_(backend, {&plans_.encode, &plans_.decode, &refresh_}),
       beam_(model, session_, 0, room, options) {}
 
+void check_beam(int64_t beam, int64_t words, const std::string& where, const std::string& remedy) {
+  if (beam <= words) return;
+  throw Error({.code = ErrorCode::config,
+               .what = "the beam is wider than the vocabulary",
+               .where = where,
+               .expected = fmt::format("at most {} hypotheses", words),
+               .got = std::to_string(beam),
+               .remedy = remedy});
+}
+
 BeamSource source_to_copy(const Tokenizer& tokenizer, std::string_view text, const TextPlace& place,
                           std::vector<std::string>& rare) {
   BeamSource source;

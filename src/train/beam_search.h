@@ -68,6 +68,9 @@ class BeamSearch {
   BeamOptions options_;
 };
 
+// Refuses a beam that is wider than the words that there are, said at `where`.
+void check_beam(int64_t beam, int64_t words, const std::string& where, const std::string& remedy);
+
 // A beam search with a session of its own.
 class BeamSession {
  public:

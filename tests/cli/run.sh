@@ -488,6 +488,8 @@ echo 'zyxwv three' >other.target
 run train pairs.yaml --run-name words data.tokenizer=word data.validation=pairs.source data.validation_target=pairs.target
 run eval runs/latest data.validation=other.source data.validation_target=other.target
 holds "eval on other data, with rare words of its own" 0 'eval/loss ' 'eval/bleu '
+refused "eval: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'command line: --beam' 'expected: at most' 'got:      1000' 'remedy:' -- eval "$pairs" --beam 1000
+refused "training: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'training.eval_beam' 'expected: at most' 'got:      64' 'remedy:   training.eval_beam=4' -- train pairs.yaml training.eval_texts=2 training.eval_beam=64
 refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate "$pairs" --prompt one --beam 1000
 refused "an input that is not there" 2 'nowhere.txt' 'expected:' 'remedy:' -- generate "$pairs" --input nowhere.txt
 refused "a model of pairs without targets" 2 'reads pairs of source and target' '`data.train`' 'expected: data.train_target' 'remedy:' -- train pairs.yaml data.train_target=[]
