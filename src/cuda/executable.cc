@@ -133,9 +133,9 @@ class CudaExecutable : public Executable {
   void run(Ledger* ledger, const std::function<void()>& before_update) override {
     const cudaStream_t stream = context_.stream();
     const bool split = before_update && update_ < steps_.size();
-    // The first run is launched plainly: libraries load their kernels, and a fault has a name.
-    // Some runs are captured with an event behind every node, to know where the time goes.
-    // So is one that waits in its middle: that happens once for a checkpoint.
+    // The first run is launched plainly: libraries load their kernels, and a fault has a name. So
+    // is one that waits in its middle, which happens once for a checkpoint. Some of the others are
+    // captured with an event behind every node, to know where the time goes.
     const bool plain = !capture_ || runs_ == 0 || split;
     // One such run at a time: the next one would write the same events.
     const bool profiled =
