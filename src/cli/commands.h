@@ -27,6 +27,13 @@ struct PlanArguments {
 };
 int plan_command(const PlanArguments& arguments);
 
+struct ProfileArguments {
+  RunRequest request;
+  int64_t steps = 40;  // --steps
+  bool json = false;
+};
+int profile_command(const ProfileArguments& arguments);
+
 struct DataArguments {
   RunRequest request;
   bool json = false;

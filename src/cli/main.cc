@@ -24,6 +24,7 @@ constexpr const char* kHelp =
   millrace eval  RUN                       validation metrics of a trained model
   millrace runs                            every run here: state, progress, best metric, time
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
+  millrace profile CONFIG                  some updates measured: where their time goes, and what could be saved
   millrace data stats CONFIG               lengths, and what padding costs with and without buckets and packing
   millrace data prepare CONFIG             tokenize now, so that training starts at once
   millrace generate RUN --prompt TEXT      text from a run, a checkpoint or a Hugging Face folder
@@ -130,6 +131,15 @@ int run(int argc, char** argv) {
   plan_app->add_flag("--why", plan.why,
                      "which passes and kernels were chosen, and why others declined");
   plan_app->add_flag("--json", plan.json, "the same as one JSON object");
+  millrace::ProfileArguments profile;
+  std::vector<std::string> profile_words;
+  CLI::App* profile_app = app.add_subcommand(
+      "profile", "measure some updates: time by component and op, a trace, a picture");
+  add_request(profile_app, profile.request, profile_words);
+  profile_app->add_option("--steps", profile.steps, "updates to measure, after some to warm up")
+      ->check(CLI::Range(int64_t{3}, int64_t{1'000'000}))
+      ->capture_default_str();
+  profile_app->add_flag("--json", profile.json, "the same as one JSON object");
   millrace::DataArguments data;
   std::vector<std::string> stats_words, prepare_words;
   CLI::App* data_app = app.add_subcommand("data", "look at the data of a config, or tokenize it");
@@ -250,8 +260,8 @@ int run(int argc, char** argv) {
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train", "plan", "eval", "data",   "generate",
-                                          "score", "runs", "docs", "export", "import"};
+  const std::vector<std::string> commands{"train", "plan", "eval",   "data",   "generate", "score",
+                                          "runs",  "docs", "export", "import", "profile"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
@@ -287,6 +297,7 @@ int run(int argc, char** argv) {
     for (int i = 0; i < argc; ++i) train.command += (i > 0 ? " " : "") + std::string(argv[i]);
     return millrace::train_command(train);
   }
+  if (*profile_app) return millrace::profile_command(profile);
   if (*plan_app) return millrace::plan_command(plan);
   if (*score_app) return millrace::score_command(score);
   if (*generate_app) return millrace::generate_command(generate);

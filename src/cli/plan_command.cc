@@ -134,11 +134,10 @@ int plan_command(const PlanArguments& arguments) {
     if (arguments.why)
       for (NodeId id = 0; id < step.graph.size(); ++id)
         if (const KernelChoice& k = step.kernels[static_cast<size_t>(id)]; !k.name.empty())
-          j["nodes"].push_back(
-              {{"op", step.graph[id].op->name},
-               {"scope", step.graph.scopes[static_cast<size_t>(step.graph[id].scope)].path},
-               {"kernel", k.name},
-               {"declined", k.declined}});
+          j["nodes"].push_back({{"op", step.graph[id].op->name},
+                                {"scope", step.graph.path(id)},
+                                {"kernel", k.name},
+                                {"declined", k.declined}});
     std::printf("%s\n", j.dump(2).c_str());
     return fits ? 0 : static_cast<int>(ErrorCode::does_not_fit);
   }
@@ -165,7 +164,7 @@ int plan_command(const PlanArguments& arguments) {
                        human_bytes(arena - alive),
                        100.0 * static_cast<double>(arena - alive) / static_cast<double>(arena));
   out += fmt::format("  most is alive at {} ({})\n", step.graph[step.peak_at].op->name,
-                     step.graph.scopes[static_cast<size_t>(step.graph[step.peak_at].scope)].path);
+                     step.graph.path(step.peak_at));
   out += fmt::format("fits         yes, in {} {}; {} to spare\n", human_bytes(limit),
                      s.memory_limit > 0 ? "as asked"
                      : on_host          ? "of this machine"

@@ -143,6 +143,11 @@ class CudaExecutable : public Executable {
         std::none_of(pending_.begin(), pending_.end(), [](const Run& r) { return r.profiled; });
     if (profiled) next_profile_ = plain && capture_ ? runs_ + 1 : runs_ + kProfileEvery;
     Run* run = nullptr;
+    if (ledger && ledger->timeline && clock_ns_ == 0) {
+      MR_CUDA(cudaEventRecord(clock_.get(), stream));
+      MR_CUDA(cudaEventSynchronize(clock_.get()));
+      clock_ns_ = now_ns();
+    }
     if (ledger) {
       if (pending_.size() == kPending) {
         MR_CUDA(cudaEventSynchronize(pending_.front().ends->end.get()));
@@ -216,8 +221,8 @@ class CudaExecutable : public Executable {
 
   std::string name_of(const Step& s) const {
     const Node& n = plan_.graph[s.node.id];
-    return fmt::format("{}: {} by {}, {}", plan_.graph.scopes[static_cast<size_t>(n.scope)].path,
-                       n.op->name, s.kernel->name, op_site_text(s.node.site(plan_)));
+    return fmt::format("{}: {} by {}, {}", plan_.graph.path(s.node.id), n.op->name, s.kernel->name,
+                       op_site_text(s.node.site(plan_)));
   }
   void wait_for(const Step& s) const {
     const cudaError_t status = cudaStreamSynchronize(context_.stream());
@@ -237,8 +242,16 @@ class CudaExecutable : public Executable {
     const auto total = static_cast<double>(run.ends->end.ns_since(run.ends->start));
     NodeTimes& times = run.ledger->times_of(plan_);
     ++times.runs;
+    Timeline* const timeline = clock_ns_ > 0 ? run.ledger->timeline : nullptr;
+    // One node behind the other, each as long as its share, also those that run beside others.
+    int64_t at = timeline ? clock_ns_ + run.ends->start.ns_since(clock_) : 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
       const auto ns = static_cast<int64_t>(total * share_[i]);
+      const NodeId id = steps_[i].node.id;
+      if (timeline)
+        timeline->add({at, at + ns, timeline->lane(kComputeLane), plan_.graph[id].op->name,
+                       phase_name(plan_.graph[id].phase), plan_.graph.path(id)});
+      at += ns;
       times.ns[static_cast<size_t>(steps_[i].node.id)] += ns;
       phase_ns[static_cast<size_t>(plan_.graph[steps_[i].node.id].phase)] += ns;
     }
@@ -326,6 +339,8 @@ class CudaExecutable : public Executable {
 
   const Plan& plan_;
   Context& context_;
+  Event clock_;           // what the device's clock was
+  int64_t clock_ns_ = 0;  // when the host's was this; 0: nobody has asked
   bool capture_, capturing_ = false;
   const bool waits_;  // for every node that is launched alone
   std::vector<Step> steps_;

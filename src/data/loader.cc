@@ -84,6 +84,13 @@ void Loader::work(size_t worker) {
     began = now_ns();
     mine->busy_ns += began - start;
     ++mine->items;
+    if (Timeline* t = timeline_)
+      t->add({start,
+              began,
+              t->lane(fmt::format("loader {}", worker + 1)),
+              "make batches",
+              "input",
+              {}});
     changed_.notify_all();
   }
 }

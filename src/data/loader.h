@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/timeline.h"
 #include "data/batches.h"
 #include "data/ordered_work.h"
 
@@ -37,6 +38,8 @@ class Loader {
   // The next update's, until the next call. What filling it threw is thrown here.
   const UpdateBatches& next();
 
+  // From now on every update that a worker makes is a span there; null: no more.
+  void watch(Timeline* timeline) { timeline_ = timeline; }
   int workers() const { return static_cast<int>(team_.size()); }
   std::vector<WorkTimes> times() const;  // of each worker so far
 
@@ -59,6 +62,7 @@ class Loader {
   int64_t claimed_ = 0, taken_ = 0;  // updates
   int64_t waits_ = 0;                // in a row that were worth another worker
   bool stop_ = false;
+  std::atomic<Timeline*> timeline_{nullptr};
   std::vector<std::unique_ptr<WorkTimes>> times_;
   std::vector<std::thread> team_;
 };

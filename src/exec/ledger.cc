@@ -50,6 +50,23 @@ void Ledger::add_device(std::span<const int64_t> phase_ns) {
   settled_ = ns_;
 }
 
+void Ledger::add_span(std::string_view name, int64_t end) {
+  timeline->add({last_, end, timeline->lane(kHostLane), name, name, {}});
+}
+
+Ledger Ledger::since(const Ledger& earlier) const {
+  Ledger part = *this;
+  part.timeline = nullptr;
+  part.start_ = earlier.last_;
+  for (size_t o = 0; o < kOwners; ++o) part.ns_[o] -= earlier.ns_[o];
+  for (const NodeTimes& was : earlier.times_) {
+    NodeTimes& now = part.times_of(*was.plan);
+    now.runs -= was.runs;
+    for (size_t n = 0; n < was.ns.size(); ++n) now.ns[n] -= was.ns[n];
+  }
+  return part;
+}
+
 namespace {
 
 // "layers.3.attention" -> "layers.*.attention".
@@ -94,9 +111,7 @@ std::vector<LedgerRow> group(const Ledger& ledger, const Ceiling& ceiling, Key k
   return list;
 }
 
-std::string component_of(const Plan& plan, NodeId id) {
-  return component(plan.graph.scopes[static_cast<size_t>(plan.graph[id].scope)].path);
-}
+std::string component_of(const Plan& plan, NodeId id) { return component(plan.graph.path(id)); }
 
 }  // namespace
 

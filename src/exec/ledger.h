@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/timeline.h"
 #include "graph/plan.h"
 
 namespace millrace {
@@ -58,6 +59,7 @@ class Ledger {
   int64_t change(Owner owner) {
     const int64_t now = now_ns();
     ns_[static_cast<size_t>(current_)] += now - last_;
+    if (timeline && now > last_) add_span(owner_name(current_), now);
     last_ = now;
     current_ = owner;
     return now;
@@ -70,6 +72,7 @@ class Ledger {
       claimed += phase_ns[p];
     }
     ns_[static_cast<size_t>(current_)] += (end - last_) - claimed;
+    if (timeline) add_span("run", end);
     last_ = end;
   }
   // What a device worked since this was called last, by phase, as it says itself.
@@ -79,9 +82,13 @@ class Ledger {
   int64_t ns(Owner owner) const { return ns_[static_cast<size_t>(owner)]; }
   NodeTimes& times_of(const Plan& plan);
   const std::vector<NodeTimes>& node_times() const { return times_; }
+  // What has been added since `earlier`, a copy of this one.
+  Ledger since(const Ledger& earlier) const;
   std::vector<BackgroundTimes> background;  // the second lane
+  Timeline* timeline = nullptr;             // gets every span, while it is set
 
  private:
+  void add_span(std::string_view name, int64_t end);  // from the last change on
   int64_t start_, last_;
   Owner current_ = Owner::residual;
   std::array<int64_t, kOwners> ns_{};

@@ -71,6 +71,9 @@ struct Graph {
   const Node& operator[](NodeId id) const { return nodes[static_cast<size_t>(id)]; }
   Node& operator[](NodeId id) { return nodes[static_cast<size_t>(id)]; }
   const TensorType& type(Value v) const { return (*this)[v.node].out[static_cast<size_t>(v.out)]; }
+  const std::string& path(NodeId id) const {  // where in the model
+    return scopes[static_cast<size_t>((*this)[id].scope)].path;
+  }
   NodeId size() const { return static_cast<NodeId>(nodes.size()); }
   std::vector<TensorType> in_types(const Node& node) const;
   NodeId find_leaf(std::string_view name) const;  // -1 when absent

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "exec/ledger.h"
+
 namespace millrace {
 
 struct StepReport {
@@ -38,6 +40,8 @@ class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
   virtual void step(const StepReport&) {}
+  // After every update, before what is due then; may set the ledger's timeline.
+  virtual void updated(int64_t /*step*/, Ledger&) {}
   virtual void epoch(const EpochReport&) {}
   virtual void evaluated(int64_t /*step*/, const Metrics&, bool /*best*/) {}
   virtual void sampled(int64_t /*step*/, const std::string& /*text*/) {}

@@ -395,6 +395,11 @@ RunLength run_length(const Settings& s, double updates_per_epoch, double tokens_
   return length;
 }
 
+std::vector<Duration> validation_pace(const Settings& settings, const RunLength& length) {
+  if (!settings.eval_every.empty()) return settings.eval_every;
+  return {{std::max(1.0, std::ceil(static_cast<double>(length.total) / 5))}};
+}
+
 double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t step,
                         const RunLength& length) {
   const auto s = static_cast<double>(step), warmup = std::floor(length.steps(schedule.warmup)),

@@ -119,6 +119,8 @@ struct RunLength {
 };
 // `updates_per_epoch` may be below one; `tokens_per_update` without padding.
 RunLength run_length(const Settings& settings, double updates_per_epoch, double tokens_per_update);
+// How often validation comes: as said, or five times in a run.
+std::vector<Duration> validation_pace(const Settings& settings, const RunLength& length);
 
 // The learning rate of `step` (0-based).
 double learning_rate_at(const ScheduleSettings& schedule, double peak, int64_t step,

@@ -36,9 +36,7 @@ class Loop {
         observer_(observer),
         session_(backend, programs.plans()),
         length_(data.run_length(settings)),
-        eval_every_(settings.eval_every) {
-    if (eval_every_.empty())
-      eval_every_ = {{std::max(1.0, std::ceil(static_cast<double>(length_.total) / 5))}};
+        eval_every_(validation_pace(settings, length_)) {
     if (run)
       saver_.emplace(
           [this](const CheckpointContent& content, const std::function<void()>& state_read) {
@@ -294,6 +292,8 @@ class Loop {
         healthy(update.step, loss);
       else
         not_finite(update.step, loss);
+      observer_.updated(update.step, result_.ledger);
+      loader_->watch(result_.ledger.timeline);
     }
   }
 

@@ -212,6 +212,21 @@ done
 report "plan --json" "$problem"
 hash=$(field plan_hash "$work/out") arena=$(field arena_bytes "$work/out")
 
+# --- profile
+run profile good.yaml --steps 6 runs_folder=profiled
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"
+for word in 'an update' 'the whole' 'where the time of an update goes' residual 'by component' 'by op'; do
+  grep -qF -e "$word" "$work/out" || problem+="  the report lacks \`$word\`"$'\n'
+done
+for file in trace.json.gz timeline.svg profile.tsv run.json; do
+  compgen -G "profiled/*-profile/2*/$file" >/dev/null || problem+="  no $file"$'\n'
+done
+report "profile" "$problem"
+rm -rf profiled
+refused "profile of too few updates" 2 '--steps' -- profile good.yaml --steps 2
+refused "profile of what does not fit" 3 'remedy:' -- profile good.yaml runtime.memory_limit=1KB
+
 run plan good.yaml --json --why
 is_json "$work/out" && grep -q '"kernel"' "$work/out"
 report "plan --json --why" "$([ $? -eq 0 ] || echo '  not JSON, or without kernels')"

@@ -1,0 +1,73 @@
+// millrace profile: some updates of a training, measured; what they cost, and what they could.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/data_progress.h"
+#include "cli/device.h"
+#include "cli/memory_report.h"
+#include "cli/standard_output.h"
+#include "core/text.h"
+#include "cpu/machine.h"
+#include "doctor/profile_report.h"
+#include "doctor/trace.h"
+#include "train/signals.h"
+
+namespace millrace {
+
+int profile_command(const ProfileArguments& arguments) {
+  [[maybe_unused]] static const auto* const signals = new TrainingSignals;
+  auto say = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  DataProgress progress;
+  const auto run = load_run(arguments.request, progress);
+  const auto backend = open_device(*run, say);
+  settle_batch(*run, *backend, progress, [&](const std::string& text) { say("batch    " + text); });
+  const Settings& s = run->settings;
+  const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
+  if (s.memory_limit > 0 && programs.needed_bytes() > s.memory_limit)
+    throw does_not_fit(arguments.request, *run, programs, s.memory_limit, *backend);
+  const auto folder = RunFolder::create(s.runs_folder, s.run_name + "-profile");
+  folder->write("config.yaml", run->config_text);
+  folder->set_config(run->schema.resolved_yaml());
+  const ProfileOptions options{.updates = arguments.steps,
+                               .warm_up = warm_up_of(*backend, programs)};
+  const std::string device = backend->on_host() ? cpu::machine_name() : backend->name();
+  nlohmann::ordered_json record = {{"id", folder->id()},
+                                   {"name", s.run_name + "-profile"},
+                                   {"status", "profile"},
+                                   {"machine", device},
+                                   {"version", MILLRACE_VERSION}};
+  auto write_record = [&] {
+    folder->write("run.json",
+                  record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  };
+  write_record();
+  say(fmt::format("machine  {} in {}\nprofile  {} updates after {} to warm up", device, s.precision,
+                  options.updates, options.warm_up));
+  constexpr size_t kSpans = 1 << 20;
+  Timeline timeline(kSpans);
+  const Profile result =
+      profile(*run->model, s, run->data, *backend, programs, *folder, options, timeline);
+  fs::remove_all(folder->path() / "checkpoints");
+  record.update(profile_json(result));
+  write_record();
+  folder->write("profile.tsv", profile_text(result.ledger, result.ceiling));
+  folder->write("trace.json.gz", gzip(trace_json(timeline, "millrace " + s.run_name, device)));
+  folder->write("timeline.svg", timeline_picture(timeline));
+  folder->close();
+  if (arguments.json) {
+    record["folder"] = folder->path().string();
+    put(record.dump(2) + "\n");
+    return 0;
+  }
+  std::string out = profile_report(result);
+  if (timeline.left_out() > 0)
+    out += fmt::format("the trace has room for {} spans; {} were left out\n", with_commas(kSpans),
+                       with_commas(timeline.left_out()));
+  put(out + fmt::format(
+                "\n{}: trace.json.gz (for ui.perfetto.dev), timeline.svg, profile.tsv, run.json\n",
+                folder->path().string()));
+  return 0;
+}
+
+}  // namespace millrace

@@ -1,0 +1,51 @@
+// A training measured for some updates: where the time of an update goes, once it runs evenly, and
+// what validation and checkpoints add at the pace the config has them.
+#pragma once
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "core/timeline.h"
+#include "train/trainer.h"
+
+namespace millrace {
+
+struct ProfileOptions {
+  int64_t updates = 40;
+  int64_t warm_up = 3;    // before them: threads, caches and captured steps come to be
+  int64_t pictured = 10;  // of them, the last ones: in the timeline
+};
+// Enough for a device to have captured the step of most shapes.
+int64_t warm_up_of(const Backend& backend, const Programs& programs);
+
+// What comes now and then: validation, a checkpoint.
+struct Occasion {
+  double seconds = 0;        // what one costs the updates; a checkpoint is written beside them
+  double every_updates = 0;  // as the config has it; 0: once, at the end
+  double per_update() const { return every_updates > 0 ? seconds / every_updates : 0; }
+};
+
+struct Profile {
+  ProfileOptions options;
+  std::vector<double> update_seconds;  // of each measured update
+  double seconds = 0;                  // of one, their mean
+  double noise = 0;                    // half the spread of three parts of them, as a share
+  double places_per_update = 0, useful_share = 1, flops_per_update = 0;
+  Ledger ledger;  // of the measured updates
+  Occasion validation, checkpoint;
+  Ceiling ceiling;
+  int64_t updates_of_run = 0;  // as the config has it
+  std::optional<int64_t> device_bytes;
+  TrainResult result;
+
+  double owner_seconds(
+      Owner owner) const;  // of an update; validation and checkpoints at their pace
+  double seconds_with_occasions() const;
+};
+
+// Trains in `run`, whose checkpoints are the caller's to remove. The timeline must outlive it.
+Profile profile(const Model& model, Settings settings, const TrainingData& data, Backend& backend,
+                const Programs& programs, RunFolder& run, const ProfileOptions& options,
+                Timeline& timeline);
+
+}  // namespace millrace

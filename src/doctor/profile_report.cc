@@ -1,0 +1,236 @@
+#include "doctor/profile_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/text.h"
+
+namespace millrace {
+namespace {
+
+double percentile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+double per_update(const Profile& p, double ns) {
+  return ns * 1e-9 / static_cast<double>(p.options.updates);
+}
+// What an op would save at its limit; nothing where a cache lets it be faster.
+double recoverable(const Profile& p, const LedgerRow& row) {
+  return p.ceiling.flops > 0
+             ? per_update(p, std::max(0.0, static_cast<double>(row.ns) - row.limit_ns))
+             : 0;
+}
+
+std::string occasion_text(const char* name, const Occasion& o) {
+  if (o.every_updates <= 0)
+    return fmt::format("  {:<12} {} once, at the end\n", name, human_seconds(o.seconds));
+  return fmt::format("  {:<12} {} each, every {} updates\n", name, human_seconds(o.seconds),
+                     with_commas(std::llround(std::max(1.0, o.every_updates))));
+}
+
+std::string table(const Profile& p, const char* title, const std::vector<LedgerRow>& rows) {
+  const double total = p.seconds_with_occasions();
+  std::string s = fmt::format("\n{:<32} {:>9} {:>7} {:>9} {:>10} {:>9} {:>9} {:>12}\n", title, "ms",
+                              "share", "GFLOP", "MB", "limit ms", "of limit", "recoverable");
+  auto line = [&](const LedgerRow& row) {
+    const auto updates = static_cast<double>(p.options.updates);
+    const double seconds = per_update(p, static_cast<double>(row.ns)),
+                 limit = per_update(p, row.limit_ns);
+    s += fmt::format("  {:<30} {:>9.3f} {:>5.1f} % {:>9.3f} {:>10.2f}", row.name, 1e3 * seconds,
+                     100 * seconds / total, 1e-9 * row.flops / updates, 1e-6 * row.bytes / updates);
+    s += p.ceiling.flops > 0
+             ? fmt::format(" {:>9.3f} {:>7.0f} % {:>9.3f} ms\n", 1e3 * limit,
+                           100 * limit / std::max(seconds, 1e-12), 1e3 * recoverable(p, row))
+             : "\n";
+  };
+  LedgerRow small{"all others"};
+  for (const LedgerRow& row : rows) {
+    if (per_update(p, static_cast<double>(row.ns)) >= 0.01 * total) {
+      line(row);
+      continue;
+    }
+    small.ns += row.ns;
+    small.flops += row.flops;
+    small.bytes += row.bytes;
+    small.limit_ns += row.limit_ns;
+  }
+  if (small.ns > 0) line(small);
+  return s;
+}
+
+nlohmann::ordered_json rows_json(const Profile& p, const std::vector<LedgerRow>& rows) {
+  auto list = nlohmann::ordered_json::array();
+  const auto updates = static_cast<double>(p.options.updates);
+  for (const LedgerRow& row : rows)
+    list.push_back({{"name", row.name},
+                    {"seconds", per_update(p, static_cast<double>(row.ns))},
+                    {"limit_seconds", per_update(p, row.limit_ns)},
+                    {"recoverable_seconds", recoverable(p, row)},
+                    {"flops", row.flops / updates},
+                    {"bytes", row.bytes / updates},
+                    {"nodes", row.nodes}});
+  return list;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
+
+// One class of colour for what is work of the model, for making batches, and for each kind of
+// waiting.
+std::string_view colour(std::string_view group) {
+  constexpr std::pair<std::string_view, std::string_view> kColours[] = {
+      {"forward", "#4c78a8"}, {"backward", "#f58518"},    {"optimizer", "#54a24b"},
+      {"run", "#9ecae9"},     {"input", "#72b7b2"},       {"input_wait", "#e45756"},
+      {"h2d", "#b279a2"},     {"idle_launch", "#d67195"}, {"checkpoint", "#9d755d"},
+      {"eval", "#eeca3b"},    {"logging", "#79706e"}};
+  for (const auto& [name, value] : kColours)
+    if (name == group) return value;
+  return "#bab0ac";
+}
+
+}  // namespace
+
+std::string profile_report(const Profile& p) {
+  const double total = p.seconds_with_occasions();
+  std::string s =
+      fmt::format("an update    {} +-{:.1f} % over {} updates after {} (p10 {}, p90 {})\n",
+                  human_seconds(p.seconds), 100 * p.noise, p.options.updates, p.options.warm_up,
+                  human_seconds(percentile(p.update_seconds, 0.1)),
+                  human_seconds(percentile(p.update_seconds, 0.9)));
+  s += fmt::format("speed        {:.1f} GFLOP/s{}\n", p.flops_per_update / p.seconds * 1e-9,
+                   p.ceiling.flops > 0
+                       ? fmt::format(" = {:.0f} % of the ceiling {:.1f}, measured here",
+                                     100 * p.flops_per_update / p.seconds / p.ceiling.flops,
+                                     p.ceiling.flops * 1e-9)
+                       : "");
+  s += fmt::format(
+      "the whole    {} for {} updates at this pace\n\nwhere the time of an update goes ({})\n",
+      human_seconds(total * static_cast<double>(p.updates_of_run)), with_commas(p.updates_of_run),
+      human_seconds(total));
+  for (size_t i = 1; i <= kOwners; ++i) {  // the residual last
+    const auto owner = static_cast<Owner>(i % kOwners);
+    const double seconds = p.owner_seconds(owner), share = seconds / total;
+    if (seconds == 0 && owner != Owner::residual) continue;
+    std::string bar;
+    for (int k = 0; k < static_cast<int>(std::lround(share * 40)); ++k) bar += "█";
+    s += fmt::format("  {:<12} {:>9}  {:>5.1f} %  {}\n", owner_name(owner), human_seconds(seconds),
+                     100 * share, bar);
+  }
+  s += occasion_text("validation", p.validation) + occasion_text("checkpoint", p.checkpoint);
+  s += table(p, "by component, of an update", rows_by_component(p.ledger, p.ceiling));
+  s += table(p, "by op, of an update", rows_by_op(p.ledger, p.ceiling));
+  if (p.ceiling.flops > 0)
+    s += fmt::format(
+        "(limit: each node at {:.1f} GFLOP/s in products or {:.1f} GB/s in copies, both measured "
+        "here, whichever "
+        "takes longer; over 100 % where a cache is read. Recoverable: what is above it.)\n",
+        p.ceiling.flops * 1e-9, p.ceiling.bytes * 1e-9);
+  return s;
+}
+
+nlohmann::ordered_json profile_json(const Profile& p) {
+  nlohmann::ordered_json j = {
+      {"updates", p.options.updates},
+      {"warm_up", p.options.warm_up},
+      {"update_seconds",
+       {{"mean", p.seconds},
+        {"noise_share", p.noise},
+        {"p10", percentile(p.update_seconds, 0.1)},
+        {"p50", percentile(p.update_seconds, 0.5)},
+        {"p90", percentile(p.update_seconds, 0.9)}}},
+      {"seconds_with_occasions", p.seconds_with_occasions()},
+      {"updates_of_run", p.updates_of_run},
+      {"useful_share", p.useful_share},
+      {"flops_per_update", p.flops_per_update},
+      {"ceiling", {{"flops_per_second", p.ceiling.flops}, {"bytes_per_second", p.ceiling.bytes}}}};
+  for (size_t i = 0; i < kOwners; ++i) {
+    const auto owner = static_cast<Owner>(i);
+    j["budget_seconds"][std::string(owner_name(owner))] = p.owner_seconds(owner);
+  }
+  for (const auto& [name, o] :
+       {std::pair{"validation", p.validation}, {"checkpoint", p.checkpoint}})
+    j[name] = {{"seconds", o.seconds}, {"every_updates", o.every_updates}};
+  for (const BackgroundTimes& t : p.result.ledger.background)
+    j["workers"].push_back({{"name", t.name},
+                            {"busy_seconds", static_cast<double>(t.busy_ns) * 1e-9},
+                            {"wait_seconds", static_cast<double>(t.wait_ns) * 1e-9},
+                            {"items", t.items}});
+  if (p.device_bytes) j["device_bytes"] = *p.device_bytes;
+  j["components"] = rows_json(p, rows_by_component(p.ledger, p.ceiling));
+  j["ops"] = rows_json(p, rows_by_op(p.ledger, p.ceiling));
+  return j;
+}
+
+std::string timeline_picture(const Timeline& timeline) {
+  constexpr double kWidth = 1160, kLeft = 90, kRow = 34, kTop = 46;
+  const auto& spans = timeline.spans();
+  int64_t begin = 0, end = 0;
+  for (const Span& s : spans) {
+    begin = begin == 0 ? s.begin : std::min(begin, s.begin);
+    end = std::max(end, s.end);
+  }
+  const double scale = (kWidth - kLeft) / static_cast<double>(std::max<int64_t>(1, end - begin));
+  const double height = kTop + kRow * static_cast<double>(timeline.lanes().size()) + 30;
+  std::string s = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" "
+      "font-family=\"sans-serif\" font-size=\"12\">\n"
+      "<style>.b{{fill:#fff}}text{{fill:#222}}@media(prefers-color-scheme:dark){{.b{{fill:#181a1f}}"
+      "text{{fill:#ddd}}}}</style>\n"
+      "<rect class=\"b\" width=\"100%\" height=\"100%\"/>\n",
+      kWidth + 10, height);
+  for (size_t lane = 0; lane < timeline.lanes().size(); ++lane)
+    s += fmt::format("<text x=\"4\" y=\"{:.0f}\">{}</text>\n",
+                     kTop + kRow * static_cast<double>(lane) + 18, escaped(timeline.lanes()[lane]));
+  // Neighbours of one group are one rectangle: there are thousands of nodes and some hundred
+  // pixels.
+  std::vector<Span> open(timeline.lanes().size());
+  std::vector<std::string_view> groups;
+  auto draw = [&](const Span& span) {
+    const double x = kLeft + scale * static_cast<double>(span.begin - begin),
+                 w = std::max(0.4, scale * static_cast<double>(span.end - span.begin));
+    s += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"24\" fill=\"{}\"><title>{} "
+        "{}</title></rect>\n",
+        x, kTop + kRow * span.lane, w, colour(span.group), escaped(span.group),
+        human_seconds(static_cast<double>(span.end - span.begin) * 1e-9));
+    if (std::ranges::find(groups, span.group) == groups.end()) groups.push_back(span.group);
+  };
+  for (const Span& span : spans) {
+    Span& last = open[span.lane];
+    const bool joins = last.end > 0 && last.group == span.group &&
+                       scale * static_cast<double>(span.begin - last.end) < 0.3;
+    if (joins) {
+      last.end = span.end;
+      continue;
+    }
+    if (last.end > 0) draw(last);
+    last = span;
+  }
+  for (const Span& last : open)
+    if (last.end > 0) draw(last);
+  double x = kLeft;
+  for (const std::string_view group : groups) {
+    s += fmt::format(
+        "<rect x=\"{0:.0f}\" y=\"12\" width=\"12\" height=\"12\" fill=\"{1}\"/><text x=\"{2:.0f}\" "
+        "y=\"22\">{3}</text>\n",
+        x, colour(group), x + 16, escaped(group));
+    x += 30 + 7.0 * static_cast<double>(group.size());
+  }
+  s += fmt::format(
+      "<text x=\"{:.0f}\" y=\"{:.0f}\">0</text><text x=\"{:.0f}\" y=\"{:.0f}\" "
+      "text-anchor=\"end\">{}</text>\n</svg>\n",
+      kLeft, height - 8, kWidth, height - 8,
+      human_seconds(static_cast<double>(end - begin) * 1e-9));
+  return s;
+}
+
+}  // namespace millrace

@@ -1,0 +1,112 @@
+// `millrace profile` as a user runs it: the budget of an update closes, what comes seldom is
+// counted at its pace, and the trace holds what the table says.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "io/byte_stream.h"
+
+namespace millrace {
+namespace {
+
+class ProfileCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        std::filesystem::temp_directory_path() / ("millrace-profile-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  nlohmann::json profile(const std::string& words) {
+    const std::string command = fmt::format(
+        "MILLRACE_CACHE={0}/cache {1} profile --json --steps 24 run_name=p runs_folder={0}/runs "
+        "device=cpu model.type=gpt "
+        "model.d_model=64 model.num_layers=2 model.num_heads=2 training.batch_size=8 "
+        "training.max_length=64 "
+        "training.max_steps=1000 training.max_eval_batches=4 training.eval_context=16 {2} > "
+        "{0}/out.json 2> {0}/err.txt",
+        folder_.string(), MILLRACE_BINARY, words);
+    EXPECT_EQ(std::system(command.c_str()), 0) << text("err.txt");
+    return nlohmann::json::parse(text("out.json"));
+  }
+  std::string text(const std::string& name) const {
+    std::ifstream file(folder_ / name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(ProfileCommand, TheBudgetOfAnUpdateCloses) {
+  const auto p = profile("training.eval_every=500");
+  double all = 0, seldom = 0;
+  for (const auto& [owner, seconds] : p.at("budget_seconds").items()) {
+    EXPECT_GE(seconds.get<double>(), 0) << owner;
+    all += seconds.get<double>();
+    if (owner == "eval" || owner == "checkpoint") seldom += seconds.get<double>();
+  }
+  EXPECT_NEAR(all, p.at("seconds_with_occasions").get<double>(), 1e-9);
+  const double update = p.at("update_seconds").at("mean");
+  // The clock that times updates is not the ledger's.
+  EXPECT_NEAR(all - seldom, update, 0.02 * update);
+  EXPECT_LE(p.at("budget_seconds").at("residual").get<double>(), 0.02 * all);
+  double components = 0, ops = 0;
+  for (const auto& row : p.at("components")) components += row.at("seconds").get<double>();
+  for (const auto& row : p.at("ops")) ops += row.at("seconds").get<double>();
+  const auto& budget = p.at("budget_seconds");
+  const double nodes = budget.at("forward").get<double>() + budget.at("backward").get<double>() +
+                       budget.at("optimizer").get<double>();
+  EXPECT_NEAR(components, nodes, 1e-3 * nodes);
+  EXPECT_NEAR(ops, nodes, 1e-3 * nodes);
+}
+
+TEST_F(ProfileCommand, SeldomAndOftenAreCountedAtTheirPace) {
+  const auto seldom = profile("training.eval_every=500"), often = profile("training.eval_every=2");
+  const double each = seldom.at("validation").at("seconds");
+  EXPECT_GT(each, 0);
+  EXPECT_NEAR(seldom.at("budget_seconds").at("eval").get<double>(), each / 500, 1e-9);
+  // Measured in the updates themselves; within a factor of two of what one costs, half as often.
+  const double share = often.at("budget_seconds").at("eval");
+  EXPECT_GT(share, 0.25 * each);
+  EXPECT_LT(share, each);
+}
+
+TEST_F(ProfileCommand, TheTraceHoldsEveryNodeOfTheLastUpdates) {
+  const auto p = profile("data.num_workers=1");
+  const std::filesystem::path run = p.at("folder").get<std::string>();
+  EXPECT_FALSE(std::filesystem::exists(run / "checkpoints"));
+  std::ifstream file(run / "timeline.svg");
+  const std::string picture{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_TRUE(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
+  std::string unpacked;
+  append_unpacked_file(run / "trace.json.gz", unpacked);
+  const auto trace = nlohmann::json::parse(unpacked);
+  std::map<int, std::string> lanes;
+  std::map<std::string, int64_t> matmuls;
+  std::map<int, double> end;
+  for (const auto& e : trace.at("traceEvents")) {
+    const int tid = e.at("tid");
+    if (e.at("name") == "thread_name") lanes[tid] = e.at("args").at("name");
+    if (e.at("ph") != "X") continue;
+    // Perfetto drops spans of a thread that overlap.
+    EXPECT_GE(e.at("ts").get<double>(), end[tid] - 1e-3) << lanes[tid];
+    end[tid] = e.at("ts").get<double>() + e.at("dur").get<double>();
+    if (e.at("name") == "matmul") ++matmuls[lanes[tid]];
+  }
+  int64_t nodes = 0;
+  for (const auto& row : p.at("ops"))
+    if (row.at("name") == "matmul") nodes = row.at("nodes");
+  EXPECT_EQ(matmuls, (std::map<std::string, int64_t>{{"compute", 10 * nodes}}));
+  std::vector<std::string> names;
+  for (const auto& [tid, name] : lanes) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"compute", "host", "loader 1"}));
+}
+
+}  // namespace
+}  // namespace millrace
