@@ -18,11 +18,14 @@ class ProfileObserver : public TrainObserver {
   ProfileObserver(const ProfileOptions& options, Timeline& timeline)
       : options_(options), timeline_(timeline) {}
 
-  void updated(int64_t step, Ledger& ledger) override {
-    const int64_t end = options_.warm_up + options_.updates;
+  void updated(const UpdateReport& update, Ledger& ledger) override {
+    const int64_t step = update.step, end = options_.warm_up + options_.updates;
     ledger.change(ledger.current());
-    if (step > options_.warm_up && step <= end)
+    if (step > options_.warm_up && step <= end) {
       times.push_back(static_cast<double>(now_ns() - last_) * 1e-9);
+      places += update.places;
+      useful += update.useful;
+    }
     if (step == options_.warm_up) start = ledger;
     if (step == end - std::min(options_.pictured, options_.updates)) ledger.timeline = &timeline_;
     if (step == end) {
@@ -36,7 +39,7 @@ class ProfileObserver : public TrainObserver {
 
   std::vector<double> times;
   Ledger start, stop, tail;
-  int64_t validations = 0;
+  int64_t validations = 0, places = 0, useful = 0;
 
  private:
   ProfileOptions options_;
@@ -131,7 +134,8 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   p.seconds = mean(p.update_seconds);
   p.noise = noise_of(p.update_seconds);
   p.ledger = observer.stop.since(observer.start);
-  p.useful_share = p.result.useful_share;
+  p.places_per_update = static_cast<double>(observer.places) / static_cast<double>(options.updates);
+  p.useful_share = static_cast<double>(observer.useful) / static_cast<double>(observer.places);
   for (const NodeTimes& t : p.ledger.node_times())
     p.flops_per_update +=
         t.plan->cost.flops * static_cast<double>(t.runs) / static_cast<double>(options.updates);

@@ -41,6 +41,9 @@ struct Profile {
   double owner_seconds(
       Owner owner) const;  // of an update; validation and checkpoints at their pace
   double seconds_with_occasions() const;
+  double useful_tokens_per_second() const {  // with them
+    return places_per_update * useful_share / seconds_with_occasions();
+  }
 };
 
 // Trains in `run`, whose checkpoints are the caller's to remove. The timeline must outlive it.

@@ -106,6 +106,9 @@ std::string profile_report(const Profile& p) {
                   human_seconds(p.seconds), 100 * p.noise, p.options.updates, p.options.warm_up,
                   human_seconds(percentile(p.update_seconds, 0.1)),
                   human_seconds(percentile(p.update_seconds, 0.9)));
+  s += fmt::format("tokens       {}/s, {:.1f} % of the places hold one; {} places an update\n",
+                   human_count(p.useful_tokens_per_second()), 100 * p.useful_share,
+                   with_commas(std::llround(p.places_per_update)));
   s += fmt::format("speed        {:.1f} GFLOP/s{}\n", p.flops_per_update / p.seconds * 1e-9,
                    p.ceiling.flops > 0
                        ? fmt::format(" = {:.0f} % of the ceiling {:.1f}, measured here",
@@ -149,7 +152,9 @@ nlohmann::ordered_json profile_json(const Profile& p) {
         {"p90", percentile(p.update_seconds, 0.9)}}},
       {"seconds_with_occasions", p.seconds_with_occasions()},
       {"updates_of_run", p.updates_of_run},
+      {"places_per_update", p.places_per_update},
       {"useful_share", p.useful_share},
+      {"useful_tokens_per_second", p.useful_tokens_per_second()},
       {"flops_per_update", p.flops_per_update},
       {"ceiling", {{"flops_per_second", p.ceiling.flops}, {"bytes_per_second", p.ceiling.bytes}}}};
   for (size_t i = 0; i < kOwners; ++i) {

@@ -20,6 +20,11 @@ struct StepReport {
   double input_wait_share = 0;
 };
 
+struct UpdateReport {
+  int64_t step = 0;
+  int64_t places = 0, useful = 0;  // of its batches; those that were no padding
+};
+
 struct EpochReport {
   int64_t epoch = 0, epochs = 0;  // 1-based
   double loss = 0;                // mean over its updates
@@ -41,7 +46,7 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   virtual void step(const StepReport&) {}
   // After every update, before what is due then; may set the ledger's timeline.
-  virtual void updated(int64_t /*step*/, Ledger&) {}
+  virtual void updated(const UpdateReport&, Ledger&) {}
   virtual void epoch(const EpochReport&) {}
   virtual void evaluated(int64_t /*step*/, const Metrics&, bool /*best*/) {}
   virtual void sampled(int64_t /*step*/, const std::string& /*text*/) {}

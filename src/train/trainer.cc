@@ -260,7 +260,8 @@ class Loop {
     static const std::string kResults[] = {"loss", "grad_norm"};
     state_.step += 1;
     ++updates_;
-    started_.push_back({session_.fetch(plan, kResults), state_.step, plan});
+    started_.push_back(
+        {session_.fetch(plan, kResults), {state_.step, batches->places, batches->useful}, plan});
     state_.samples += data_.batches->stride() * s_.grad_accum;
     state_.tokens += batches->useful;
     state_.places += batches->places;
@@ -285,14 +286,14 @@ class Loop {
       norm_ = values[1];
       step_plan_ = update.plan;
       step_seconds_.push_back(seconds_since(std::exchange(settled_ns_, now_ns())));
-      if (update.step == 1) state_.first_loss = loss;
+      if (update.report.step == 1) state_.first_loss = loss;
       state_.last_loss = loss;
       result_.losses.push_back(loss);
       if (std::isfinite(loss) && std::isfinite(norm_))
-        healthy(update.step, loss);
+        healthy(update.report.step, loss);
       else
-        not_finite(update.step, loss);
-      observer_.updated(update.step, result_.ledger);
+        not_finite(update.report.step, loss);
+      observer_.updated(update.report, result_.ledger);
       loader_->watch(result_.ledger.timeline);
     }
   }
@@ -639,7 +640,7 @@ class Loop {
   // Updates that a device has been given and that nobody has read the loss of.
   struct Started {
     std::unique_ptr<Late> results;
-    int64_t step;
+    UpdateReport report;
     size_t plan;
   };
   std::deque<Started> started_;

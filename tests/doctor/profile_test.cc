@@ -55,6 +55,9 @@ TEST_F(ProfileCommand, TheBudgetOfAnUpdateCloses) {
   // The clock that times updates is not the ledger's.
   EXPECT_NEAR(all - seldom, update, 0.02 * update);
   EXPECT_LE(p.at("budget_seconds").at("residual").get<double>(), 0.02 * all);
+  EXPECT_EQ(p.at("places_per_update"), 8 * 64);
+  EXPECT_EQ(p.at("useful_share"), 1);
+  EXPECT_NEAR(p.at("useful_tokens_per_second").get<double>(), 8 * 64 / all, 1e-6 * 8 * 64 / all);
   double components = 0, ops = 0;
   for (const auto& row : p.at("components")) components += row.at("seconds").get<double>();
   for (const auto& row : p.at("ops")) ops += row.at("seconds").get<double>();
