@@ -290,6 +290,19 @@ void check_batching(const LoadedRun& run, const Dataset& set) {
                  .where = run.schema.where("data.train"),
                  .expected = "paths of points",
                  .got = set.description(),
+void check_evaluated(const LoadedRun& run, const Dataset& set, SplitName evaluated) {
+  // Training without validation data is allowed; a test of nothing is not.
+  if (evaluated == SplitName::validation || set.has(evaluated)) return;
+  throw Error({.code = ErrorCode::config,
+               .what = "there is no test data",
+               .where = run.schema.where("data.test"),
+               .expected = "files in data.test, or records drawn by data.test_fraction",
+               .got = run.schema.was_set("data.test") || run.settings.data.test_fraction > 0
+                          ? "no record in them"
+                          : "neither",
+               .remedy = "data.test=FILE, or --split validation"});
+}
+
                  .remedy = "data.format=trajectories with tables of frame, agent, x and y"});
   if (set.has_trajectories()) {
     if (batching == "windows")
@@ -512,7 +525,9 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
     check_beam(s.eval_beam, run->model->vocab_size(), run->schema.where("training.eval_beam"),
                "training.eval_beam=4");
   check_curriculum(*run);
-  run->data = make_training_data(std::move(set), s, run->model->takes(), observer);
+  check_evaluated(*run, set, request.evaluated);
+  run->data =
+      make_training_data(std::move(set), s, run->model->takes(), observer, request.evaluated);
   return run;
 }
 

@@ -21,7 +21,7 @@ constexpr const char* kHelp =
   millrace train                           watch a small language model learn, right now
   millrace train CONFIG [a.b=c ...]        train from a YAML or JSON config; a.b=c overrides a key
   millrace train --resume [RUN]            go on where a run was stopped, killed or cut off
-  millrace eval  RUN                       validation metrics of a trained model
+  millrace eval  RUN                       metrics of a trained model, on validation or test data
   millrace runs                            every run here: state, progress, best metric, time
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
   millrace data stats CONFIG               lengths, and what padding costs with and without buckets and packing
@@ -146,6 +146,11 @@ int run(int argc, char** argv) {
   CLI::App* eval_app = app.add_subcommand("eval", "validate a trained model");
   eval_app->add_option("RUN", eval.model, "run folder or name, or a checkpoint")->required();
   eval_app->add_option("OVERRIDES", eval.overrides, "a.b=c, such as data.validation=other.txt");
+  eval_app
+      ->add_option("--split", eval.split,
+                   "what is evaluated: validation, or test (data.test, data.test_fraction)")
+      ->check(CLI::IsMember({"validation", "test"}))
+      ->capture_default_str();
   eval_app->add_flag("--json", eval.json, "the same as one JSON object");
   eval_app
       ->add_option("--texts", eval.texts.most,

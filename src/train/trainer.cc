@@ -528,7 +528,7 @@ class Loop {
     refresh();  // an update keeps only those 16-bit copies that it reads itself
     BeamSearch beam(model_, session_, programs_.texts_plan(), validation_room(model_, s_),
                     {.beam = s_.eval_beam});
-    return evaluate_texts(model_, data_.set, beam, s_.eval_texts, stop_asked);
+    return evaluate_texts(model_, data_, beam, s_.eval_texts, stop_asked);
   }
 
   void save() {

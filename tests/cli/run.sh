@@ -492,6 +492,20 @@ refused "eval: a beam wider than the vocabulary" 2 'wider than the vocabulary' '
 refused "training: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'training.eval_beam' 'expected: at most' 'got:      64' 'remedy:   training.eval_beam=4' -- train pairs.yaml training.eval_texts=2 training.eval_beam=64
 refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate "$pairs" --prompt one --beam 1000
 refused "an input that is not there" 2 'nowhere.txt' 'expected:' 'remedy:' -- generate "$pairs" --input nowhere.txt
+cp "$work/out" "$work/text"
+run eval runs/latest --split test data.test=other.source data.test_target=other.target
+holds "eval on test data" 0 'split    test' 'eval/loss ' 'eval/bleu '
+report "which gives what the same pairs give as validation data" "$(cmp "$work/text" "$work/out" 2>&1)"
+run eval runs/latest
+report "and not what other pairs give" "$(cmp -s "$work/text" "$work/out" && echo "  the same metrics")"
+refused "eval on test data that is not there" 2 'no test data' '`data.test`' 'expected: files in data.test' 'got:      neither' 'remedy:   data.test=FILE' -- eval "$pairs" --split test
+refused "eval on a split of no name" 2 '--split' 'tset' 'validation' -- eval "$pairs" --split tset
+run train pairs.yaml --run-name drawn data.test_fraction=0.4 data.validation_fraction=0.2 training.max_eval_batches=1 training.batch_size=1
+run eval drawn --split test --json
+report "eval on records drawn for a test" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"split": "test"' "$work/out" && grep -q '"eval/bleu": ' "$work/out" || echo "  exit code $code")"
+test_loss=$(field 'eval.loss' "$work/out")
+run eval drawn --split test --json training.max_eval_batches=0
+report "which are all read, however few batches validation has" "$([ "$(field 'eval.loss' "$work/out")" = "$test_loss" ] || echo "  $test_loss, of all $(field 'eval.loss' "$work/out")")"
 refused "a model of pairs without targets" 2 'reads pairs of source and target' '`data.train`' 'expected: data.train_target' 'remedy:' -- train pairs.yaml data.train_target=[]
 refused "factors that do not make the batch" 2 'training.effective_batch' 'expected: batch_size 4 x grad_accum 1 = 4' 'got:      16' 'remedy:' -- train pairs.yaml effective_batch=16
 
