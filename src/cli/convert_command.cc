@@ -175,7 +175,8 @@ int convert_command(const ConvertArguments& arguments) {
                  .expected = "a folder to write into",
                  .got = "nothing there",
                  .remedy = "make it first"});
-  const fs::path from = find_initial_folder(arguments.from, "command line: " + arguments.from);
+  const fs::path from = find_initial_folder(Settings().runs_folder, arguments.from,
+                                            "command line: " + arguments.from);
   if (fs::is_regular_file(from / kManifestName)) verify_folder(from);
   const auto model = load_model_config(from);
   const bool gguf = arguments.format == "gguf";

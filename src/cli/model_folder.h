@@ -15,7 +15,8 @@ namespace millrace {
 fs::path find_model_folder(const fs::path& runs, const std::string& what);
 
 // The same for model.init_from, which `where` is the place of.
-fs::path find_initial_folder(const std::string& what, const std::string& where);
+fs::path find_initial_folder(const fs::path& runs, const std::string& what,
+                             const std::string& where);
 
 // The model of a folder, and which family it is of. Of a folder of low-rank additions: the model
 // that they are added to.

@@ -398,6 +398,10 @@ frozen=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$')
 report "what is frozen has no moments" "$([ "$code" -eq 0 ] && [ -n "$whole" ] && [ "$frozen" -lt "$whole" ] || echo "  exit code $code, $frozen and $whole bytes of moments")"
 run plan "$repository/configs/finetune.yaml" model.init_from=hf data.train=asked.jsonl training.max_length=8
 holds "plan finetune.yaml" 0 'fits         yes'
+run train good.yaml runs_folder=others --run-name begun --max-steps 2 data.train=asked.jsonl data.format=lines sample.length=0
+run train tune.yaml runs_folder=others model.init_from=begun --run-name tuned
+holds "a run to begin with is looked for in runs_folder" 0 'step=4/4'
+rm -r others
 run train tune.yaml --run-name tuned
 holds "a tuned model" 0 'step=4/4'
 run train tune.yaml --run-name lora model.lora.rank=2
@@ -636,6 +640,7 @@ run train --resume runtime.stop_after=1
 holds "--resume without a config: the latest" 0 "go/$(basename "$run_folder")/checkpoints/checkpoint-3 (3 updates done"
 run train --resume training.max_steps=4 training.learning_rate=2e-3 --run-name go
 holds "--resume with changes" 0 'changed  training.max_steps: 3 -> 4' 'changed  training.learning_rate: 0.001 -> 0.002' 'step=4/4'
+report "auto is what it was" "$(grep 'changed  training.precision' "$work/err")"
 report "more steps in the same run" "$([ "$(field step "$run_folder/run.json")" = 4 ] && [ "$(field status "$run_folder/run.json")" = "done" ] || cat "$run_folder/run.json")"
 before=$(find "$run_folder/checkpoints" -printf '%p %s %T@\n')
 for change in model.d_model=64:32 data.tokenizer=byte:char seed=9:1 training.optimizer=sgd:adamw training.max_length=8:16; do
