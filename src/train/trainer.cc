@@ -160,6 +160,9 @@ class Loop {
   void load(const FoundCheckpoint& from) {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
     state_ = TrainerState::of_checkpoint(from.folder);
+    if (const std::string was = state_.metric_name; state_.judge_by(s_.checkpoint.metric))
+      note_once(fmt::format("the best by {} so far does not compare with {}: it begins anew", was,
+                            s_.checkpoint.metric));
     load_checkpoint_tensors(from.folder, programs_.step(), session_, model_);
     refresh();
     saved_step_ = state_.step;

@@ -492,10 +492,6 @@ echo 'zyxwv three' >other.target
 run train pairs.yaml --run-name words data.tokenizer=word data.validation=pairs.source data.validation_target=pairs.target
 run eval runs/latest data.validation=other.source data.validation_target=other.target
 holds "eval on other data, with rare words of its own" 0 'eval/loss ' 'eval/bleu '
-refused "eval: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'command line: --beam' 'expected: at most' 'got:      1000' 'remedy:' -- eval "$pairs" --beam 1000
-refused "training: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'training.eval_beam' 'expected: at most' 'got:      64' 'remedy:   training.eval_beam=4' -- train pairs.yaml training.eval_texts=2 training.eval_beam=64
-refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate "$pairs" --prompt one --beam 1000
-refused "an input that is not there" 2 'nowhere.txt' 'expected:' 'remedy:' -- generate "$pairs" --input nowhere.txt
 cp "$work/out" "$work/text"
 run eval runs/latest --split test data.test=other.source data.test_target=other.target
 holds "eval on test data" 0 'split    test' 'eval/loss ' 'eval/bleu '
@@ -510,6 +506,10 @@ report "eval on records drawn for a test" "$([ "$code" -eq 0 ] && is_json "$work
 test_loss=$(field 'eval.loss' "$work/out")
 run eval drawn --split test --json training.max_eval_batches=0
 report "which are all read, however few batches validation has" "$([ "$(field 'eval.loss' "$work/out")" = "$test_loss" ] || echo "  $test_loss, of all $(field 'eval.loss' "$work/out")")"
+refused "eval: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'command line: --beam' 'expected: at most' 'got:      1000' 'remedy:' -- eval "$pairs" --beam 1000
+refused "training: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'training.eval_beam' 'expected: at most' 'got:      64' 'remedy:   training.eval_beam=4' -- train pairs.yaml training.eval_texts=2 training.eval_beam=64
+refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate "$pairs" --prompt one --beam 1000
+refused "an input that is not there" 2 'nowhere.txt' 'expected:' 'remedy:' -- generate "$pairs" --input nowhere.txt
 refused "a model of pairs without targets" 2 'reads pairs of source and target' '`data.train`' 'expected: data.train_target' 'remedy:' -- train pairs.yaml data.train_target=[]
 refused "factors that do not make the batch" 2 'training.effective_batch' 'expected: batch_size 4 x grad_accum 1 = 4' 'got:      16' 'remedy:' -- train pairs.yaml effective_batch=16
 
@@ -786,6 +786,11 @@ run train good.yaml "training.eval_every=1 epoch" training.max_steps=0 training.
 report "validation once an epoch" "$([ "$code" -eq 0 ] && [ "$(grep -c '"type":"eval"' runs/latest/metrics.jsonl)" -eq 2 ] || echo "  exit code $code, $(grep -c '"type":"eval"' runs/latest/metrics.jsonl) times")"
 run train good.yaml sample.every=1
 report "sample.every" "$([ "$code" -eq 0 ] && [ "$(grep -c 'the model writes' "$work/err")" -eq 3 ] || echo "  exit code $code, $(grep -c 'the model writes' "$work/err") samples")"
+# Chosen by a metric that is larger than the loss at every step.
+run train good.yaml --run-name judged training.eval_every=1 checkpoint.every=1
+run train good.yaml --run-name judged --resume training.eval_every=1 checkpoint.every=1 training.max_steps=4 checkpoint.metric=eval/perplexity
+holds "another metric on resume" 0 'changed  checkpoint.metric: eval/loss -> eval/perplexity' 'the best by eval/loss so far' 'begins anew' 'best         eval/perplexity '
+report "said once, and what it begins with is of the new one" "$([ "$(grep -c 'begins anew' runs/latest/train.log)" -eq 1 ] && grep -q 'step=4 .*best=yes' runs/latest/train.log && grep -q '"metric_for_best_model": "eval/perplexity"' runs/latest/checkpoints/checkpoint-4/trainer_state.json || grep -n 'best\|anew' runs/latest/train.log)"
 run train good.yaml training.early_stop_patience=2 training.early_stop_delta=1 training.max_steps=500 training.eval_every=1
 holds "early stopping" 0 'stopped early, no gain since'
 report "after two without gain" "$([ "$(field step runs/latest/run.json)" = 3 ] || echo "  after $(field step runs/latest/run.json)")"
@@ -963,6 +968,21 @@ report "and no perplexity" "$(grep perplexity "$work/out")"
 head -161 walks.txt >fewer.txt # the first seven
 run eval "$whole" data.validation=fewer.txt
 holds "eval on other paths" 0 'eval/ade'
+cp "$work/out" "$work/text"
+run eval "$whole" --split test data.test=fewer.txt
+report "and as test data" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
+refused "a test of paths that are not there" 2 'no test data' 'data.test=FILE' -- eval "$whole" --split test
+# fewer.txt has a normalisation of its own, and the one of the weights counts.
+run train walks.yaml data.train=fewer.txt data.format=trajectories data.validation_fraction=0.2 model.init_from="$whole" training.max_steps=2 --run-name walks-on
+holds "a trajectory model is trained on" 0 'step=2/2' 'validation loss'
+report "with the normalisation of its weights" "$(cmp "$whole/checkpoints/checkpoint-4/normalisation.json" runs/latest/checkpoints/checkpoint-2/normalisation.json 2>&1)"
+run eval walks-on
+holds "and evaluated" 0 'eval/ade'
+cp -r "$whole/checkpoints/checkpoint-4" bare
+rm bare/normalisation.json bare/manifest.json
+refused "weights for states whose normalisation is gone" 2 'bare/normalisation.json' 'remedy:   name a run' -- train walks.yaml "${walks[@]}" model.init_from=bare
+rm -r bare
+refused "text for weights that read states" 2 'reads trajectories' 'data.format=trajectories' -- train walks.yaml model.init_from="$whole"
 refused "eval with another normalisation" 2 'another normalisation' 'normalisation.json' 'data.validation=' -- eval "$whole" data.train=fewer.txt
 for t in $(seq 0 9); do printf '%d 5 %d.5 2\n%d 6 1 %d.5\n' $((t * 10)) "$t" $((t * 10)) "$((9 - t))"; done >seen.txt
 run generate "$whole" --input seen.txt
