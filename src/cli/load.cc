@@ -297,9 +297,9 @@ void check_evaluated(const LoadedRun& run, const Dataset& set, SplitName evaluat
                .what = "there is no test data",
                .where = run.schema.where("data.test"),
                .expected = "files in data.test, or records drawn by data.test_fraction",
-               .got = run.schema.was_set("data.test") || run.settings.data.test_fraction > 0
-                          ? "no record in them"
-                          : "neither",
+               .got = run.settings.data.test.empty() && run.settings.data.test_fraction == 0
+                          ? "neither"
+                          : "no record in them",
                .remedy = "data.test=FILE, or --split validation"});
 }
 
