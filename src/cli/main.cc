@@ -170,8 +170,10 @@ int run(int argc, char** argv) {
           "run folder or name (its best checkpoint), a checkpoint, or a Hugging Face folder")
       ->required();
   generate_app->add_option("--prompt", generate.prompt, "what the text starts with");
-  generate_app->add_option("--prompt-ids", generate.prompt_ids,
-                           "the same as tokens, 1,2,3: for models whose tokenizer is not read");
+  generate_app->add_option(
+      "--prompt-ids", generate.prompt_ids,
+      "the same as tokens, 1,2,3, with nothing put before them: for models whose "
+      "tokenizer is not read");
   generate_app->add_option(
       "--input", generate.input,
       "a file with a prompt, or a source, on each line; a line for each comes out");

@@ -88,6 +88,16 @@ std::optional<fs::path> tokenizer_file(const fs::path& folder) {
   return found;
 }
 
+std::vector<int32_t> prompt_opening(const fs::path& folder, const Tokenizer& tokenizer) {
+  if (std::vector<int32_t> ids = tokenizer.opening(); !ids.empty()) return ids;
+  const auto file = tokenizer_file(folder);
+  const fs::path config = file ? file->parent_path() / kTokenizerConfigFile : fs::path();
+  if (tokenizer.start_id() < 0 || !fs::is_regular_file(config) ||
+      !read_adds_start(read_file(config, 16 << 20), config.string()))
+    return {};
+  return {tokenizer.start_id()};
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
   const fs::path file = tokenizer_file(folder).value_or(folder / kTokenizerFiles[0]);
   try {

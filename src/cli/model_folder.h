@@ -25,6 +25,9 @@ std::unique_ptr<Model> load_model_config(const fs::path& folder, std::string* fa
 void check_folder(const fs::path& folder, const Model& model);
 // Where a folder keeps its tokenizer; nothing: it has none.
 std::optional<fs::path> tokenizer_file(const fs::path& folder);
+// What a prompt of a folder's model begins with: what its tokenizer puts before a text or, of our
+// own, what rows of its training began with.
+std::vector<int32_t> prompt_opening(const fs::path& folder, const Tokenizer& tokenizer);
 // Error when there is no tokenizer.json, or it is of a kind that Millrace does not read.
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder);
 

@@ -550,6 +550,8 @@ class Loop {
                      {"config.resolved.yaml", run_->config()}};
     const TokenizerFile reading = data_.set.reading_file();
     content.texts[reading.name] = reading.bytes;
+    if (data_.rows_begin_with_start(model_.takes()))
+      content.texts[kTokenizerConfigFile] = tokenizer_config_text(true);
     content.manifest = {MILLRACE_VERSION, state_.step, programs_.step().hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {

@@ -87,7 +87,7 @@ ProgramShapes TrainingData::shapes() const {
 
 std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings, Takes takes) const {
   std::vector<int32_t> prompt;
-  if (set.records && set.start_id >= 0 && !takes.pairs) prompt.push_back(set.start_id);
+  if (rows_begin_with_start(takes)) prompt.push_back(set.start_id);
   if (!settings.sample_prompt.empty()) {
     set.tokenizer().encode(settings.sample_prompt, {"sample.prompt"}, prompt);
     if (set.fields == 2 && settings.data.separator == "end") prompt.push_back(set.end_id);

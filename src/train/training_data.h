@@ -19,6 +19,10 @@ struct TrainingData {
   // What is read and in which order, to notice that a run is continued on something else.
   std::string digest() const { return set.key + ", " + batches->order(); }
   ProgramShapes shapes() const;
+  // Whether rows of training begin with the start token, for a model that takes these.
+  bool rows_begin_with_start(Takes takes) const {
+    return set.records && set.start_id >= 0 && !takes.pairs;
+  }
   RunLength run_length(const Settings& settings) const;
   // What sample text starts with: as a record does when it is trained on, else the first tokens of
   // the validation text.

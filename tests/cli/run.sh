@@ -390,6 +390,22 @@ sample: {length: 4}
 END
 run train good.yaml --run-name lines data.train=asked.jsonl data.format=lines --max-steps 2 sample.length=0
 cp "$(ls -d runs/lines/*/checkpoints/checkpoint-2)"/{config.json,model.safetensors,tokenizer.json} hf
+# A prompt begins as the rows of training did: those of records with the start token, windows of a text with none.
+run generate lines --prompt '{"p' --max-tokens 3 --temperature 0 --ids
+holds "a prompt for a model of records" 0 'prompt 4 tokens'
+cp "$work/out" "$work/text"
+run export lines exported
+run generate exported --prompt '{"p' --max-tokens 3 --temperature 0 --ids
+holds "and once it is exported" 0 'prompt 4 tokens'
+report "writes the same" "$(cmp "$work/text" "$work/out" 2>&1)"
+echo '{"add_bos_token": "yes"}' >exported/tokenizer_config.json
+refused "a tokenizer_config.json with a text for a flag" 2 'exported/tokenizer_config.json' 'expected: true or false as `add_bos_token`' 'got:      "yes"' 'remedy:' -- generate exported --prompt '{"p'
+rm exported/tokenizer_config.json
+run generate exported --prompt '{"p' --max-tokens 3
+holds "a folder that does not ask for a start token" 0 'prompt 3 tokens'
+rm -r exported
+run generate "$checkpoint" --prompt the --max-tokens 3
+holds "a prompt for a model of a long text" 0 'prompt 3 tokens'
 run plan tune.yaml --json
 whole=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$') all=$(grep -o '"parameters": [0-9]*' "$work/out" | grep -o '[0-9]*$')
 report "all of a model is tuned unless said" "$([ "$code" -eq 0 ] && grep -q "\"trained_parameters\": $all" "$work/out" || echo "  exit code $code, or not all")"
