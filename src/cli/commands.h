@@ -44,6 +44,7 @@ int data_prepare_command(const DataArguments& arguments);
 struct EvalArguments {
   std::string model;                   // a run, a checkpoint or a folder
   std::vector<std::string> overrides;  // a.b=c
+  std::string split = "validation";    // or test
   bool json = false;
   TextEvaluation texts;  // of a model of pairs
 };

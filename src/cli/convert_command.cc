@@ -38,7 +38,7 @@ std::string bytes_of(const std::vector<float>& values, DType dtype) {
 }
 
 void write_folder(const fs::path& to, const ConvertArguments& arguments, const Model& model,
-                  const ModelWeights& weights, const Tokenizer* tokenizer) {
+                  const ModelWeights& weights, const Tokenizer* tokenizer, bool adds_start) {
   const auto parameters = model.parameters();
   std::vector<TensorToWrite> list;
   for (const Parameter& p : parameters)
@@ -67,6 +67,7 @@ void write_folder(const fs::path& to, const ConvertArguments& arguments, const M
     if (tokenizer->end_id() >= 0) config["eos_token_id"] = tokenizer->end_id();
     const TokenizerFile text = tokenizer->file();
     write_new_file(to / text.name, text.bytes);
+    if (adds_start) write_new_file(to / kTokenizerConfigFile, tokenizer_config_text(true));
   }
   config["torch_dtype"] = arguments.dtype == "f32"   ? "float32"
                           : arguments.dtype == "f16" ? "float16"
@@ -175,12 +176,16 @@ int convert_command(const ConvertArguments& arguments) {
                  .expected = "a folder to write into",
                  .got = "nothing there",
                  .remedy = "make it first"});
-  const fs::path from = find_initial_folder(arguments.from, "command line: " + arguments.from);
+  const fs::path from = find_initial_folder(Settings().runs_folder, arguments.from,
+                                            "command line: " + arguments.from);
   if (fs::is_regular_file(from / kManifestName)) verify_folder(from);
   const auto model = load_model_config(from);
   const bool gguf = arguments.format == "gguf";
   check_folder(from, *model);
   const auto tokenizer = tokenizer_for(from, *model);
+  // What the tokenizer's own file says need not be said beside it.
+  const bool adds_start =
+      tokenizer && tokenizer->opening().empty() && !prompt_opening(from, *tokenizer).empty();
   const ModelWeights weights(from);
   const fs::path staged = fs::absolute(to).parent_path() / (".tmp-" + to.filename().string());
   const auto metadata =
@@ -192,7 +197,7 @@ int convert_command(const ConvertArguments& arguments) {
     if (gguf)
       write_gguf_file(made, arguments, *model, weights, metadata);
     else
-      write_folder(made, arguments, *model, weights, tokenizer.get());
+      write_folder(made, arguments, *model, weights, tokenizer.get(), adds_start);
     rename_path(made, to);
     if (gguf) remove_folder(staged);
   } catch (const Error&) {

@@ -1,4 +1,4 @@
-// millrace eval: the validation metrics of a trained model.
+// millrace eval: the metrics of a trained model on validation or test data.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -17,12 +17,13 @@ namespace millrace {
 
 int eval_command(const EvalArguments& arguments) {
   RunRequest request{"", arguments.overrides};
+  request.evaluated = arguments.split == "test" ? SplitName::test : SplitName::validation;
   const std::string runs = load_settings(request)->settings.runs_folder;
   const fs::path folder = find_model_folder(runs, arguments.model);
   request.config = (folder / "config.resolved.yaml").string();
   if (!fs::is_regular_file(request.config))
     throw Error({.code = ErrorCode::config,
-                 .what = "the folder says nothing about validation data",
+                 .what = "the folder says nothing about data",
                  .where = request.config,
                  .expected = "config.resolved.yaml, which every checkpoint of Millrace has",
                  .got = "nothing there",
@@ -38,29 +39,30 @@ int eval_command(const EvalArguments& arguments) {
                            : load_tokenizer(folder)->vocabulary_file() ==
                                  run->data.set.tokenizer().vocabulary_file();
   if (!same)
-    throw Error(
-        {.code = ErrorCode::config,
-         .what = fmt::format("the data gives another {} than the model was trained with",
-                             states ? "normalisation" : "vocabulary"),
-         .where = run->schema.where("data.train"),
-         .expected = (folder / reading.name).string(),
-         .got = "another one",
-         .remedy = "data.validation=FILE validates on other data and leaves data.train as it was"});
+    throw Error({.code = ErrorCode::config,
+                 .what = fmt::format("the data gives another {} than the model was trained with",
+                                     states ? "normalisation" : "vocabulary"),
+                 .where = run->schema.where("data.train"),
+                 .expected = (folder / reading.name).string(),
+                 .got = "another one",
+                 .remedy = "data.validation=FILE, or data.test=FILE with --split test, evaluates "
+                           "on other data and leaves data.train as it was"});
   if (run->model->takes().pairs)
     check_beam(arguments.texts.beam.beam, run->model->vocab_size(), "command line: --beam",
                "--beam 4");
   const auto backend = open_device(
       *run, [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); });
-  std::fprintf(stderr, "model    %s\ndata     %s\n", folder.c_str(),
-               run->data.set.description().c_str());
+  std::fprintf(stderr, "model    %s\ndata     %s\nsplit    %s\n", folder.c_str(),
+               run->data.set.description().c_str(), arguments.split.c_str());
   const int64_t start = now_ns();
   Metrics metrics = evaluate_model(*run->model, run->settings, run->data, *backend, folder);
   if (arguments.texts.beam.beam > 0)
-    metrics.merge(evaluate_texts(*run->model, run->settings, run->data.set, *backend, folder,
-                                 arguments.texts));
+    metrics.merge(
+        evaluate_texts(*run->model, run->settings, run->data, *backend, folder, arguments.texts));
   const double seconds = seconds_since(start);
   if (arguments.json) {
-    nlohmann::ordered_json j = {{"model", folder.string()}, {"eval/runtime_s", seconds}};
+    nlohmann::ordered_json j = {
+        {"model", folder.string()}, {"split", arguments.split}, {"eval/runtime_s", seconds}};
     for (const auto& [name, value] : metrics) j[name] = value;
     std::printf("%s\n", j.dump(2).c_str());
     return 0;

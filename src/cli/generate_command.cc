@@ -68,6 +68,7 @@ struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;  // null: ids go in and out
   std::unique_ptr<Backend> backend;
   PassOptions passes;
+  std::vector<int32_t> opening;  // of a prompt that is text
 
   bool pairs() const { return model->takes().pairs; }
   int64_t allowed() const {
@@ -82,6 +83,7 @@ struct Loaded {
     if (model->takes().open_words) {
       prompt.source = source_to_copy(*tokenizer, text, place, prompt.rare);
     } else {
+      if (!pairs()) prompt.source.ids = opening;
       tokenizer->encode(text, place, prompt.source.ids);
       if (pairs()) prompt.source.ids.push_back(tokenizer->end_id());  // as sources end in training
     }
@@ -105,11 +107,13 @@ struct Loaded {
 
 Loaded load(const GenerateArguments& arguments) {
   check_device(arguments.device, "--device");
-  Loaded l{arguments, find_model_folder(Settings().runs_folder, arguments.folder), {}, {}, {}, {}};
+  Loaded l{arguments, find_model_folder(Settings().runs_folder, arguments.folder), {}, {}, {}, {},
+           {}};
   l.model = load_model_config(l.folder);
   check_weights(l.folder, *l.model);
   if (!l.model->takes().states && (arguments.prompt_ids.empty() || !arguments.ids || l.pairs()))
     l.tokenizer = load_tokenizer(l.folder);
+  if (l.tokenizer) l.opening = prompt_opening(l.folder, *l.tokenizer);
   l.backend = open_device(arguments.device, {}, [](const std::string& text) {
     std::fprintf(stderr, "%s\n", text.c_str());
   });

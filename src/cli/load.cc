@@ -15,6 +15,7 @@
 #include "train/auto_batch.h"
 #include "train/evaluation.h"
 #include "train/text_evaluation.h"
+#include "train/trajectory_evaluation.h"
 
 namespace millrace {
 namespace {
@@ -42,17 +43,19 @@ std::string family_that_knows(const std::vector<std::string>& keys,
 struct ModelChoice {
   std::string family, where;
   std::string init_from, init_where;
-  std::vector<std::string> keys;  // that the family must know
+  std::string runs = Settings().runs_folder;  // where init_from may name one
+  std::vector<std::string> keys;              // that the family must know
 };
 
 ModelChoice model_choice(const std::string& text, const std::string& name,
                          const std::vector<std::string>& overrides) {
   ModelChoice choice;
-  auto& [family, where, init_from, init_where, keys] = choice;
+  auto& [family, where, init_from, init_where, runs, keys] = choice;
   where = init_where = name;
   const YamlNode root = parse_yaml(text, name);
   for (const YamlEntry& section : root.entries) {
     if (section.value.kind != YamlNode::Kind::map) keys.push_back(section.key);
+    if (section.key == "runs_folder") runs = section.value.text;
     if (section.key == "model")
       for (const YamlEntry& entry : section.value.entries) {
         keys.push_back("model." + entry.key);
@@ -69,6 +72,7 @@ ModelChoice model_choice(const std::string& text, const std::string& name,
   for (std::string o : overrides) {
     while (o.starts_with('+')) o.erase(0, 1);
     if (o.starts_with("model.")) keys.push_back(o.substr(0, o.find('=')));
+    if (o.starts_with("runs_folder=")) runs = o.substr(12);
     if (o.starts_with("model.type=")) {
       family = o.substr(11);
       where = "command line: " + printable(o, 200);
@@ -115,7 +119,7 @@ void take_tokenizer(LoadedRun& run) {
   constexpr const char* kKey = "data.tokenizer";
   const fs::path folder = run.settings.tuning.init_from;
   std::string& tokenizer = run.settings.data.tokenizer;
-  if (folder.empty()) return;
+  if (folder.empty() || run.model->takes().states) return;
   const auto file = tokenizer_file(folder);
   if (!run.schema.was_set(kKey)) {
     if (!file)
@@ -139,6 +143,20 @@ void take_tokenizer(LoadedRun& run) {
                .expected = file->string() + ", which the weights come with",
                .got = tokenizer + ", another one",
                .remedy = "leave data.tokenizer out"});
+}
+
+// What a tokenizer is to text: scaled otherwise, states would mean something else to the weights.
+void take_normalisation(const LoadedRun& run, Dataset& set) {
+  const std::string& folder = run.settings.tuning.init_from;
+  if (folder.empty() || !set.has_trajectories()) return;
+  try {
+    set.normalisation = normalisation_of(folder, *run.model);
+  } catch (const Error& e) {
+    ErrorFields fields = e.fields();
+    fields.code = ErrorCode::config;
+    fields.remedy = "name a run, or a checkpoint of one: it has the normalisation of its data";
+    throw Error(fields);
+  }
 }
 
 // More ids than the weights have rows.
@@ -270,6 +288,19 @@ void check_metric(const LoadedRun& run) {
                .got = metric,
                .remedy = near.empty() ? "checkpoint.metric=eval/loss"
                                       : fmt::format("did you mean `{}`?", near)});
+}
+
+void check_evaluated(const LoadedRun& run, const Dataset& set, SplitName evaluated) {
+  // Training without validation data is allowed; a test of nothing is not.
+  if (evaluated == SplitName::validation || set.has(evaluated)) return;
+  throw Error({.code = ErrorCode::config,
+               .what = "there is no test data",
+               .where = run.schema.where("data.test"),
+               .expected = "files in data.test, or records drawn by data.test_fraction",
+               .got = run.settings.data.test.empty() && run.settings.data.test_fraction == 0
+                          ? "neither"
+                          : "no record in them",
+               .remedy = "data.test=FILE, or --split validation"});
 }
 
 // What the data and the model together allow.
@@ -416,8 +447,8 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
     family = family_of(choice);
     run->model = make_model(family);
   } else {
-    run->model =
-        model_of_folder(choice, find_initial_folder(choice.init_from, choice.init_where), family);
+    run->model = model_of_folder(
+        choice, find_initial_folder(choice.runs, choice.init_from, choice.init_where), family);
   }
   run->settings.declare(run->schema);
   run->model->declare(run->schema);
@@ -429,7 +460,9 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   settle_batch_for_now(*run, request.settled_batch);
   if (std::string& from = run->settings.tuning.init_from; !from.empty()) {
     // Where it is now: a run goes on from any folder, and with the same weights.
-    from = fs::absolute(find_initial_folder(from, choice.init_where)).lexically_normal().string();
+    from = fs::absolute(find_initial_folder(run->settings.runs_folder, from, choice.init_where))
+               .lexically_normal()
+               .string();
   }
   check_effective_batch(*run);
   check_passes(*run);
@@ -492,6 +525,7 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
   if (set.counts.bad > 0)
     observer.note(fmt::format("{} bad records were passed over, the first: {}",
                               with_commas(set.counts.bad), set.counts.first_bad));
+  check_evaluated(*run, set, request.evaluated);
   if (set.has_trajectories() && !run->model->takes().states) {
     run->data.set = std::move(set);  // to be looked at
     return run;
@@ -507,12 +541,14 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
   const int64_t width = set.has_trajectories() ? set.normalisation.channels() : set.vocab_size;
   run->model->resolve(run->schema, width, {s.max_length, s.max_source_length});
   if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run->model);
+  take_normalisation(*run, set);
   run->model = tuned_model(std::move(run->model), s.tuning, run->schema);
   if (s.eval_texts > 0)
     check_beam(s.eval_beam, run->model->vocab_size(), run->schema.where("training.eval_beam"),
                "training.eval_beam=4");
   check_curriculum(*run);
-  run->data = make_training_data(std::move(set), s, run->model->takes(), observer);
+  run->data =
+      make_training_data(std::move(set), s, run->model->takes(), observer, request.evaluated);
   return run;
 }
 

@@ -17,6 +17,7 @@ struct RunRequest {
   std::vector<std::string> overrides;  // a.b=c
   std::string dataset = {};            // --dataset: a name in the config's section `datasets`
   int64_t settled_batch = 0;           // what `training.batch_size: auto` stands for; 0: open
+  SplitName evaluated = SplitName::validation;
 };
 
 struct LoadedRun {

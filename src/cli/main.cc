@@ -21,7 +21,7 @@ constexpr const char* kHelp =
   millrace train                           watch a small language model learn, right now
   millrace train CONFIG [a.b=c ...]        train from a YAML or JSON config; a.b=c overrides a key
   millrace train --resume [RUN]            go on where a run was stopped, killed or cut off
-  millrace eval  RUN                       validation metrics of a trained model
+  millrace eval  RUN                       metrics of a trained model, on validation or test data
   millrace runs                            every run here: state, progress, best metric, time
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
   millrace profile CONFIG                  some updates measured: where their time goes, and what could be saved
@@ -156,6 +156,11 @@ int run(int argc, char** argv) {
   CLI::App* eval_app = app.add_subcommand("eval", "validate a trained model");
   eval_app->add_option("RUN", eval.model, "run folder or name, or a checkpoint")->required();
   eval_app->add_option("OVERRIDES", eval.overrides, "a.b=c, such as data.validation=other.txt");
+  eval_app
+      ->add_option("--split", eval.split,
+                   "what is evaluated: validation, or test (data.test, data.test_fraction)")
+      ->check(CLI::IsMember({"validation", "test"}))
+      ->capture_default_str();
   eval_app->add_flag("--json", eval.json, "the same as one JSON object");
   eval_app
       ->add_option("--texts", eval.texts.most,
@@ -175,8 +180,10 @@ int run(int argc, char** argv) {
           "run folder or name (its best checkpoint), a checkpoint, or a Hugging Face folder")
       ->required();
   generate_app->add_option("--prompt", generate.prompt, "what the text starts with");
-  generate_app->add_option("--prompt-ids", generate.prompt_ids,
-                           "the same as tokens, 1,2,3: for models whose tokenizer is not read");
+  generate_app->add_option(
+      "--prompt-ids", generate.prompt_ids,
+      "the same as tokens, 1,2,3, with nothing put before them: for models whose "
+      "tokenizer is not read");
   generate_app->add_option(
       "--input", generate.input,
       "a file with a prompt, or a source, on each line; a line for each comes out");

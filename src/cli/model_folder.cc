@@ -30,7 +30,8 @@ fs::path find_model_folder(const fs::path& runs, const std::string& what) {
                .remedy = "go on with `millrace train --resume " + run.string() + "`"});
 }
 
-fs::path find_initial_folder(const std::string& what, const std::string& where) {
+fs::path find_initial_folder(const fs::path& runs, const std::string& what,
+                             const std::string& where) {
   const fs::path given = what;
   if (fs::is_directory(given) && !fs::exists(given / kWholeModel.config) &&
       !fs::exists(given / kAdapterModel.config) && !fs::exists(given / "config.resolved.yaml"))
@@ -41,7 +42,7 @@ fs::path find_initial_folder(const std::string& what, const std::string& where) 
                  .got = (given / kWholeModel.config).string() + " is not there",
                  .remedy = "name a Hugging Face folder, a run or a checkpoint"});
   try {
-    return find_model_folder(Settings().runs_folder, what);
+    return find_model_folder(runs, what);
   } catch (const Error& e) {
     ErrorFields fields = e.fields();
     fields.code = ErrorCode::config;
@@ -85,6 +86,16 @@ std::optional<fs::path> tokenizer_file(const fs::path& folder) {
   if (!found && fs::exists(folder / kAdapterModel.config))
     return tokenizer_file(ModelWeights(folder).whole_folder());
   return found;
+}
+
+std::vector<int32_t> prompt_opening(const fs::path& folder, const Tokenizer& tokenizer) {
+  if (std::vector<int32_t> ids = tokenizer.opening(); !ids.empty()) return ids;
+  const auto file = tokenizer_file(folder);
+  const fs::path config = file ? file->parent_path() / kTokenizerConfigFile : fs::path();
+  if (tokenizer.start_id() < 0 || !fs::is_regular_file(config) ||
+      !read_adds_start(read_file(config, 16 << 20), config.string()))
+    return {};
+  return {tokenizer.start_id()};
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {

@@ -15,7 +15,8 @@ namespace millrace {
 fs::path find_model_folder(const fs::path& runs, const std::string& what);
 
 // The same for model.init_from, which `where` is the place of.
-fs::path find_initial_folder(const std::string& what, const std::string& where);
+fs::path find_initial_folder(const fs::path& runs, const std::string& what,
+                             const std::string& where);
 
 // The model of a folder, and which family it is of. Of a folder of low-rank additions: the model
 // that they are added to.
@@ -24,6 +25,9 @@ std::unique_ptr<Model> load_model_config(const fs::path& folder, std::string* fa
 void check_folder(const fs::path& folder, const Model& model);
 // Where a folder keeps its tokenizer; nothing: it has none.
 std::optional<fs::path> tokenizer_file(const fs::path& folder);
+// What a prompt of a folder's model begins with: what its tokenizer puts before a text or, of our
+// own, what rows of its training began with.
+std::vector<int32_t> prompt_opening(const fs::path& folder, const Tokenizer& tokenizer);
 // Error when there is no tokenizer.json, or it is of a kind that Millrace does not read.
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder);
 

@@ -133,10 +133,11 @@ int train_command(TrainArguments arguments) {
   DataProgress progress;
   const auto run = load_run(arguments.request, progress);
   const Settings& s = run->settings;
+  const auto backend = open_device(*run, say);  // which knows what `training.precision: auto` is
   if (!resume.config.empty())
     check_changes(run->schema, s.data.allow_change, resume.config, say,
                   [&] { check_data(resume, *run); });
-  const auto backend = open_device(*run, say);
+  resume.state.judge_by(s.checkpoint.metric);
   if (resume.from) backend->pin_choices(resume.state.choices);
   settle_batch(*run, *backend, progress, [](const std::string& text) { say("batch    " + text); });
 

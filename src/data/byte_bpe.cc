@@ -162,6 +162,7 @@ class ByteBpeTokenizer : public Tokenizer {
     whole_words_first_ = file.flag(model, "ignore_merges");
     read_vocabulary(file, file.object(model, "vocab"));
     read_added_tokens(file);
+    read_opening(file, File::get(file.root(), "post_processor"));
     read_merges(file, File::get(model, "merges"));
     read_splitter(file);
     if (!splitter_ || !splitter_->letters_end_at_space()) letters_end_at_space_ = false;
@@ -172,6 +173,7 @@ class ByteBpeTokenizer : public Tokenizer {
   int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
   int32_t start_id() const override { return start_ >= 0 ? start_ : end_; }
   int32_t end_id() const override { return end_; }
+  std::vector<int32_t> opening() const override { return opening_; }
   TokenizerFile file() const override { return {"tokenizer.json", json_}; }
 
   void encode(std::string_view text, const TextPlace&, std::vector<int32_t>& out) const override {
@@ -300,6 +302,28 @@ class ByteBpeTokenizer : public Tokenizer {
         if (content == name && start_ < 0) start_ = id;
       for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"})
         if (content == name && end_ < 0) end_ = id;
+    }
+  }
+
+  // The special tokens that a template has before its text: Llama 3 has one, GPT-2 has no template.
+  void read_opening(const File& file, const Json& processor) {
+    if (!processor.is_object()) return;
+    const Json &type = File::get(processor, "type"), &list = File::get(processor, "processors");
+    if (type == "Sequence" && list.is_array())
+      for (const Json& part : list)
+        if (part.is_object() && File::get(part, "type") != "Sequence") read_opening(file, part);
+    if (type != "TemplateProcessing") return;
+    for (const Json& part : File::get(processor, "single")) {
+      const Json& special = part.is_object() ? File::get(part, "SpecialToken") : Json();
+      if (!special.is_object()) return;
+      const std::string key = "post_processor.special_tokens", name = file.string(special, "id");
+      const Json& token = file.object(file.object(processor, "special_tokens"), name.c_str());
+      for (const Json& value : File::get(token, "ids")) {
+        const int32_t id = file.id(value, key);
+        if (id >= vocab_size() || !known_[static_cast<size_t>(id)])
+          throw file.refuse(key, "tokens of the vocabulary", File::show(value));
+        opening_.push_back(id);
+      }
     }
   }
 
@@ -532,6 +556,7 @@ class ByteBpeTokenizer : public Tokenizer {
   std::unique_ptr<WordSplitter> splitter_;  // null: the text is one word
   bool whole_words_first_ = false, add_space_ = false, letters_end_at_space_ = true;
   int32_t start_ = -1, end_ = -1;
+  std::vector<int32_t> opening_;
   mutable std::vector<std::atomic<uint8_t>> itself_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<WordCache>> caches_;

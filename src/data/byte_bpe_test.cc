@@ -208,5 +208,29 @@ TEST(ByteBpeTest, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(message(pairs), "accepted");
 }
 
+// As Llama 3 has it, alone or behind another processor; GPT-2's ByteLevel puts nothing there.
+TEST(ByteBpe, ATemplateSaysWhatStandsBeforeAText) {
+  auto opening_of = [](const Json& processor) {
+    Json json = file();
+    json["post_processor"] = processor;
+    return make_byte_bpe_tokenizer(json.dump(), "tokenizer.json")->opening();
+  };
+  const Json special = {{"SpecialToken", {{"id", "<|end|>"}, {"type_id", 0}}}},
+             text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, bytes = {{"type", "ByteLevel"}};
+  auto with = [&](const Json& single) -> Json {
+    return {{"type", "TemplateProcessing"},
+            {"single", single},
+            {"special_tokens", {{"<|end|>", {{"id", "<|end|>"}, {"ids", {300}}}}}}};
+  };
+  const std::vector<int32_t> none, one{300};
+  EXPECT_EQ(opening_of(nullptr), none);
+  EXPECT_EQ(opening_of(bytes), none);
+  EXPECT_EQ(opening_of(with({special, text})), one);
+  EXPECT_EQ(opening_of(with({special, text, special})), one);
+  EXPECT_EQ(opening_of(with({text, special})), none);
+  EXPECT_EQ(opening_of({{"type", "Sequence"}, {"processors", {bytes, with({special, text})}}}),
+            one);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -81,6 +81,9 @@ struct Dataset {
   // Instead of tokens: paths of points; null where a split has none.
   std::array<std::shared_ptr<const ValueStore>, kSplits> trajectories;
   bool has_trajectories() const { return trajectories[0] != nullptr; }
+  bool has(SplitName name) const {
+    return split(name).tokens || trajectories[static_cast<size_t>(name)];
+  }
   Normalisation normalisation;              // of these: of all paths of data.train
   std::optional<double> entropy_per_token;  // nats; known for the grammar only
   std::string source;                       // "input.txt", "12 files"

@@ -327,6 +327,33 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
   return std::make_unique<CharTokenizer>(std::move(vocabulary), with_end);
 }
 
+std::string tokenizer_config_text(bool adds_start) {
+  return nlohmann::json{{"add_bos_token", adds_start}}.dump(2) + "\n";
+}
+
+bool read_adds_start(std::string_view tokenizer_config, const std::string& source_name) {
+  auto refuse = [&](const char* expected, const std::string& got) {
+    return Error({.code = ErrorCode::config,
+                  .what = "this tokenizer_config.json cannot be used",
+                  .where = source_name,
+                  .expected = expected,
+                  .got = got,
+                  .remedy = "take the one that the tokenizer came with, or none"});
+  };
+  nlohmann::json root;
+  try {
+    root = parse_json(tokenizer_config);
+  } catch (const nlohmann::json::exception&) {
+    throw refuse("JSON", "something else");
+  }
+  if (!root.is_object()) throw refuse("an object", root.type_name());
+  const auto found = root.find("add_bos_token");
+  if (found == root.end() || found->is_null()) return false;
+  if (!found->is_boolean())
+    throw refuse("true or false as `add_bos_token`", printable(found->dump(), 40));
+  return found->get<bool>();
+}
+
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file) {
   std::string bytes = read_file(file, kMaxTokenizerBytes);
   if (file.extension() == ".model")

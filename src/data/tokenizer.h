@@ -64,6 +64,8 @@ class Tokenizer {
   // What opens and closes a record; -1: it has no such token.
   virtual int32_t start_id() const { return -1; }
   virtual int32_t end_id() const { return -1; }
+  // What the file itself says to put before a text; it need not be what opens a record.
+  virtual std::vector<int32_t> opening() const { return {}; }
   // The last place at which `text` may be cut, whatever follows it: the ids of the two parts are
   // those of the whole. 0: none in sight.
   virtual size_t last_cut(std::string_view text) const = 0;
@@ -103,6 +105,12 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file);
 // The files that a folder may keep a tokenizer in.
 inline constexpr std::array<const char*, 2> kTokenizerFiles = {"tokenizer.json", "tokenizer.model"};
+
+// Beside a tokenizer, as Hugging Face has it: whether its start token is put before a text. A
+// checkpoint has one when the rows that it was trained on begin so.
+inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
+std::string tokenizer_config_text(bool adds_start);
+bool read_adds_start(std::string_view tokenizer_config, const std::string& source_name);
 
 void check_token_id(int32_t id, int64_t vocab_size);
 

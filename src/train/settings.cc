@@ -25,7 +25,8 @@ void Settings::declare(Schema& s) {
       .help("Files (plain, .gz, .zst), folders, globs, or builtin:grammar.");
   s.text_list("data.validation", &data.validation)
       .help("The same for validation; empty: a part of the training data.");
-  s.text_list("data.test", &data.test).help("The same for a test after training.");
+  s.text_list("data.test", &data.test)
+      .help("The same for a test after training, `millrace eval --split test`.");
   s.text_list("data.train_target", &data.train_target)
       .help("Second files, beside those of data.train line by line: pairs of source and target.");
   s.text_list("data.validation_target", &data.validation_target)

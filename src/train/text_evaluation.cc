@@ -74,11 +74,15 @@ std::vector<std::string> text_metric_names() {
   return names;
 }
 
-std::optional<Metrics> evaluate_texts(const Model& model, const Dataset& data, BeamSearch& beam,
-                                      int64_t most, const std::function<bool()>& stop) {
+std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& training_data,
+                                      BeamSearch& beam, int64_t most,
+                                      const std::function<bool()>& stop) {
   TextScores scores;
-  if (!data.validation.tokens) return scores.metrics();
-  const PairsInOrder pairs(data, data.validation);
+  const Dataset& data = training_data.set;
+  const SplitName split = training_data.evaluated;
+  if (!data.has(split)) return scores.metrics();
+  const PairsInOrder pairs(data, data.split(split));
+  const std::string where = fmt::format("data.{}", split_name(split));
   const Tokenizer& tokenizer = data.tokenizer();
   const TargetTokens target{data.target_start(), data.end_id, tokenizer.unknown_id(),
                             std::min(model.vocab_size(), tokenizer.vocab_size())};
@@ -89,9 +93,9 @@ std::optional<Metrics> evaluate_texts(const Model& model, const Dataset& data, B
     std::vector<std::vector<std::string>> rare(sources.size());
     for (size_t i = 0; i < sources.size(); ++i) {
       const int64_t number = first + static_cast<int64_t>(i);
-      sources[i] = model.takes().open_words ? source_to_copy(tokenizer, pairs.source_text(number),
-                                                             {"data.validation"}, rare[i])
-                                            : BeamSource{pairs.source(number), {}};
+      sources[i] = model.takes().open_words
+                       ? source_to_copy(tokenizer, pairs.source_text(number), {where}, rare[i])
+                       : BeamSource{pairs.source(number), {}};
       if (sources[i].ids.empty()) sources[i].ids.push_back(data.end_id);
     }
     const auto found = beam.search(sources, target);
@@ -102,7 +106,7 @@ std::optional<Metrics> evaluate_texts(const Model& model, const Dataset& data, B
   return scores.metrics();
 }
 
-Metrics evaluate_texts(const Model& model, const Settings& settings, const Dataset& data,
+Metrics evaluate_texts(const Model& model, const Settings& settings, const TrainingData& data,
                        Backend& backend, const fs::path& folder, const TextEvaluation& options) {
   if (!model.takes().pairs) return {};
   const MaxLengths most = model.max_lengths();

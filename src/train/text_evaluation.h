@@ -1,5 +1,5 @@
 // What a model of pairs writes, beside what it should have written: BLEU, chrF and ROUGE over the
-// validation pairs, by beam search, many at a time, in constant memory.
+// pairs that are evaluated, by beam search, many at a time, in constant memory.
 #pragma once
 #include "train/beam_search.h"
 #include "train/evaluation.h"
@@ -13,12 +13,13 @@ struct TextEvaluation {
 };
 
 // With the weights of a folder. Nothing for a model that takes no pairs.
-Metrics evaluate_texts(const Model& model, const Settings& settings, const Dataset& data,
+Metrics evaluate_texts(const Model& model, const Settings& settings, const TrainingData& data,
                        Backend& backend, const fs::path& folder, const TextEvaluation& options);
 // With the weights that the search's session holds, of the first `most` pairs. Nothing when `stop`
 // said so in between; NaN when there is nothing to validate on.
-std::optional<Metrics> evaluate_texts(const Model& model, const Dataset& data, BeamSearch& beam,
-                                      int64_t most, const std::function<bool()>& stop);
+std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& data,
+                                      BeamSearch& beam, int64_t most,
+                                      const std::function<bool()>& stop);
 std::vector<std::string> text_metric_names();
 
 }  // namespace millrace

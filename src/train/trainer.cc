@@ -158,6 +158,9 @@ class Loop {
   void load(const FoundCheckpoint& from) {
     const OwnerScope owner(result_.ledger, Owner::checkpoint);
     state_ = TrainerState::of_checkpoint(from.folder);
+    if (const std::string was = state_.metric_name; state_.judge_by(s_.checkpoint.metric))
+      note_once(fmt::format("the best by {} so far does not compare with {}: it begins anew", was,
+                            s_.checkpoint.metric));
     load_checkpoint_tensors(from.folder, programs_.step(), session_, model_);
     refresh();
     saved_step_ = state_.step;
@@ -529,7 +532,7 @@ class Loop {
     refresh();  // an update keeps only those 16-bit copies that it reads itself
     BeamSearch beam(model_, session_, programs_.texts_plan(), validation_room(model_, s_),
                     {.beam = s_.eval_beam});
-    return evaluate_texts(model_, data_.set, beam, s_.eval_texts, stop_asked);
+    return evaluate_texts(model_, data_, beam, s_.eval_texts, stop_asked);
   }
 
   void save() {
@@ -548,6 +551,8 @@ class Loop {
                      {"config.resolved.yaml", run_->config()}};
     const TokenizerFile reading = data_.set.reading_file();
     content.texts[reading.name] = reading.bytes;
+    if (data_.rows_begin_with_start(model_.takes()))
+      content.texts[kTokenizerConfigFile] = tokenizer_config_text(true);
     content.manifest = {MILLRACE_VERSION, state_.step, programs_.step().hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {

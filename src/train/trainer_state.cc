@@ -13,6 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Parsed = nlohmann::json;  // sorted: an ordered one takes a quadratic time for many keys
 constexpr size_t kMaxBytes = 16 << 20;
+constexpr const char* kMetricName = "metric_for_best_model";
 
 // One place names every field: visit() is used for writing and for reading.
 template <typename State, typename Visit>
@@ -30,6 +31,7 @@ void visit(State& s, const Visit& field) {
   field("evaluated_step", s.evaluated_step);
   field("sampled_step", s.sampled_step);
   field("evaluations", s.evaluations);
+  field(kMetricName, s.metric_name);
   field("has_best", s.has_best);
   field("best_metric", s.best_metric);
   field("best_global_step", s.best_step);
@@ -56,6 +58,7 @@ Json number(double value) {
 
 bool TrainerState::add_evaluation(double metric, const Settings& s) {
   evaluated_step = step;
+  metric_name = s.checkpoint.metric;
   ++evaluations;
   last_metric = metric;
   const double gain = s.checkpoint.larger_is_better() ? metric - best_metric : best_metric - metric;
@@ -67,6 +70,16 @@ bool TrainerState::add_evaluation(double metric, const Settings& s) {
   best_metric = metric;
   best_step = step;
   evaluations_without_gain = 0;
+  return true;
+}
+
+bool TrainerState::judge_by(const std::string& metric) {
+  if (metric_name.empty() || metric_name == metric) return false;
+  metric_name.clear();
+  has_best = false;
+  best_metric = 0;
+  best_step = evaluations_without_gain = 0;
+  last_metric = std::nan("");
   return true;
 }
 
@@ -120,6 +133,8 @@ TrainerState TrainerState::from_json(std::string_view text, const std::string& w
     using T = std::decay_t<decltype(target)>;
     const auto found = json.find(name);
     if (found == json.end()) {
+      // Checkpoints of before it was kept: they are taken to be of the metric of now.
+      if (std::string_view(name) == kMetricName) return;
       refuse(name, "a value", "nothing");
       return;
     }

@@ -35,6 +35,7 @@ struct TrainerState {
   int64_t evaluated_step = -1, sampled_step = -1;  // the last that were completed
   int64_t evaluations = 0;
 
+  std::string metric_name;  // what the following are of; empty: nothing validated yet
   bool has_best = false;
   double best_metric = 0;
   int64_t best_step = 0, evaluations_without_gain = 0;
@@ -50,6 +51,9 @@ struct TrainerState {
 
   // Of the last step, by checkpoint.metric. True: no other was as good.
   bool add_evaluation(double metric, const Settings& settings);
+  // Values of another metric than this compare with none of it: forgets them. True: there were
+  // some.
+  bool judge_by(const std::string& metric);
 
   std::string to_json(int64_t total_steps, double epochs) const;
   static TrainerState from_json(std::string_view text, const std::string& where);

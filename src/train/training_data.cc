@@ -60,21 +60,23 @@ BatchOptions batch_options(const Dataset& set, const Settings& settings, Takes t
 }
 
 TrainingData make_training_data(Dataset set, const Settings& settings, Takes takes,
-                                DataObserver& observer) {
+                                DataObserver& observer, SplitName evaluated) {
   TrainingData data;
   data.set = std::move(set);
+  data.evaluated = evaluated;
   data.parts = takes.parts;
   BatchOptions o = batch_options(data.set, settings, takes);
   if (settings.data.on_long_record == "error" && !takes.states)
-    for (const SplitName split : {SplitName::train, SplitName::validation})
+    for (const SplitName split : {SplitName::train, evaluated})
       refuse_long_records(data.set, split, o, data_options(settings));
   data.batches = make_batches(data.set, SplitName::train, o, observer);
-  if (data.set.validation.tokens || data.set.trajectories[1]) {
+  if (data.set.has(evaluated)) {
     o.seed.reset();
     o.stages.clear();
     o.window_context = settings.eval_context;
-    o.limit = settings.max_eval_batches;
-    data.validation = make_batches(data.set, SplitName::validation, o, observer);
+    // Fewer batches are for validating often; a test is of all there is.
+    if (evaluated == SplitName::validation) o.limit = settings.max_eval_batches;
+    data.validation = make_batches(data.set, evaluated, o, observer);
   }
   return data;
 }
@@ -85,7 +87,7 @@ ProgramShapes TrainingData::shapes() const {
 
 std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings, Takes takes) const {
   std::vector<int32_t> prompt;
-  if (set.records && set.start_id >= 0 && !takes.pairs) prompt.push_back(set.start_id);
+  if (rows_begin_with_start(takes)) prompt.push_back(set.start_id);
   if (!settings.sample_prompt.empty()) {
     set.tokenizer().encode(settings.sample_prompt, {"sample.prompt"}, prompt);
     if (set.fields == 2 && settings.data.separator == "end") prompt.push_back(set.end_id);

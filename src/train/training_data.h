@@ -12,12 +12,17 @@ namespace millrace {
 struct TrainingData {
   Dataset set;
   std::unique_ptr<Batches> batches;
-  std::unique_ptr<Batches> validation;  // in order; null: there is none
-  StateParts parts = {};                // of trajectories
+  std::unique_ptr<Batches> validation;  // in order, of the split below; null: there is none
+  SplitName evaluated = SplitName::validation;
+  StateParts parts = {};  // of trajectories
 
   // What is read and in which order, to notice that a run is continued on something else.
   std::string digest() const { return set.key + ", " + batches->order(); }
   ProgramShapes shapes() const;
+  // Whether rows of training begin with the start token, for a model that takes these.
+  bool rows_begin_with_start(Takes takes) const {
+    return set.records && set.start_id >= 0 && !takes.pairs;
+  }
   RunLength run_length(const Settings& settings) const;
   // What sample text starts with: as a record does when it is trained on, else the first tokens of
   // the validation text.
@@ -27,8 +32,9 @@ struct TrainingData {
 DataOptions data_options(const Settings& settings);
 // How training reads a data set, for a model that takes these.
 BatchOptions batch_options(const Dataset& set, const Settings& settings, Takes takes);
-// Shapes a data set for a model that takes these.
+// Shapes a data set for a model that takes these. Validation reads the split `evaluated`.
 TrainingData make_training_data(Dataset set, const Settings& settings, Takes takes,
-                                DataObserver& observer);
+                                DataObserver& observer,
+                                SplitName evaluated = SplitName::validation);
 
 }  // namespace millrace

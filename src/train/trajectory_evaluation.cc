@@ -44,6 +44,18 @@ std::vector<float> roll_out(Session& session, size_t plan, const StateParts& par
   return predicted;
 }
 
+Normalisation normalisation_of(const fs::path& folder, const Model& model) {
+  const fs::path file = folder / kNormalisationFile;
+  Normalisation found = read_normalisation(read_file(file, 16 << 20), file);
+  if (found.channels() == model.vocab_size()) return found;
+  throw Error({.code = ErrorCode::failure,
+               .what = "the normalisation is of other data than the model",
+               .where = file.string(),
+               .expected = fmt::format("{} channels", model.vocab_size()),
+               .got = std::to_string(found.channels()),
+               .remedy = "the file that the model was trained with"});
+}
+
 void DisplacementErrors::add(const Batch& batch, const std::vector<float>& predicted) {
   const auto channels = static_cast<size_t>(normalisation_.channels());
   std::vector<double> gap(channels);
@@ -75,15 +87,7 @@ Metrics DisplacementErrors::metrics() const {
 PathPrediction::PathPrediction(const Model& model, int64_t at_once, const fs::path& folder,
                                const PassOptions& passes, Backend& backend)
     : parts_(model.takes().parts), max_states_(model.max_lengths().target) {
-  const fs::path file = folder / kNormalisationFile;
-  normalisation_ = read_normalisation(read_file(file, 16 << 20), file);
-  if (normalisation_.channels() != model.vocab_size())
-    throw Error({.code = ErrorCode::failure,
-                 .what = "the normalisation is of other data than the model",
-                 .where = file.string(),
-                 .expected = fmt::format("{} channels", model.vocab_size()),
-                 .got = std::to_string(normalisation_.channels()),
-                 .remedy = "the file that the model was trained with"});
+  normalisation_ = normalisation_of(folder, model);
   shape_ = {at_once, StateParts::places(max_states_)};
   plan_ = make_plan(build_eval_graph(model, shape_), passes, backend);
   const Plan* const plans[] = {&plan_};

@@ -17,6 +17,9 @@ namespace millrace {
 // targets to be, [B,T,C], as they are normalised; batch.states then holds the predicted ones.
 std::vector<float> roll_out(Session& session, size_t plan, const StateParts& parts, Batch& batch);
 
+// How the states that a folder's model was trained on were scaled.
+Normalisation normalisation_of(const fs::path& folder, const Model& model);
+
 // Average and final displacement errors (Pellegrini et al. 2009), in the units of the data: the
 // distance of a predicted state from the true one, over all predicted states and over the last of
 // each sequence.

@@ -405,6 +405,22 @@ sample: {length: 4}
 END
 run train good.yaml --run-name lines data.train=asked.jsonl data.format=lines --max-steps 2 sample.length=0
 cp "$(ls -d runs/lines/*/checkpoints/checkpoint-2)"/{config.json,model.safetensors,tokenizer.json} hf
+# A prompt begins as the rows of training did: those of records with the start token, windows of a text with none.
+run generate lines --prompt '{"p' --max-tokens 3 --temperature 0 --ids
+holds "a prompt for a model of records" 0 'prompt 4 tokens'
+cp "$work/out" "$work/text"
+run export lines exported
+run generate exported --prompt '{"p' --max-tokens 3 --temperature 0 --ids
+holds "and once it is exported" 0 'prompt 4 tokens'
+report "writes the same" "$(cmp "$work/text" "$work/out" 2>&1)"
+echo '{"add_bos_token": "yes"}' >exported/tokenizer_config.json
+refused "a tokenizer_config.json with a text for a flag" 2 'exported/tokenizer_config.json' 'expected: true or false as `add_bos_token`' 'got:      "yes"' 'remedy:' -- generate exported --prompt '{"p'
+rm exported/tokenizer_config.json
+run generate exported --prompt '{"p' --max-tokens 3
+holds "a folder that does not ask for a start token" 0 'prompt 3 tokens'
+rm -r exported
+run generate "$checkpoint" --prompt the --max-tokens 3
+holds "a prompt for a model of a long text" 0 'prompt 3 tokens'
 run plan tune.yaml --json
 whole=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$') all=$(grep -o '"parameters": [0-9]*' "$work/out" | grep -o '[0-9]*$')
 report "all of a model is tuned unless said" "$([ "$code" -eq 0 ] && grep -q "\"trained_parameters\": $all" "$work/out" || echo "  exit code $code, or not all")"
@@ -413,6 +429,10 @@ frozen=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$')
 report "what is frozen has no moments" "$([ "$code" -eq 0 ] && [ -n "$whole" ] && [ "$frozen" -lt "$whole" ] || echo "  exit code $code, $frozen and $whole bytes of moments")"
 run plan "$repository/configs/finetune.yaml" model.init_from=hf data.train=asked.jsonl training.max_length=8
 holds "plan finetune.yaml" 0 'fits         yes'
+run train good.yaml runs_folder=others --run-name begun --max-steps 2 data.train=asked.jsonl data.format=lines sample.length=0
+run train tune.yaml runs_folder=others model.init_from=begun --run-name tuned
+holds "a run to begin with is looked for in runs_folder" 0 'step=4/4'
+rm -r others
 run train tune.yaml --run-name tuned
 holds "a tuned model" 0 'step=4/4'
 run train tune.yaml --run-name lora model.lora.rank=2
@@ -503,6 +523,20 @@ echo 'zyxwv three' >other.target
 run train pairs.yaml --run-name words data.tokenizer=word data.validation=pairs.source data.validation_target=pairs.target
 run eval runs/latest data.validation=other.source data.validation_target=other.target
 holds "eval on other data, with rare words of its own" 0 'eval/loss ' 'eval/bleu '
+cp "$work/out" "$work/text"
+run eval runs/latest --split test data.test=other.source data.test_target=other.target
+holds "eval on test data" 0 'split    test' 'eval/loss ' 'eval/bleu '
+report "which gives what the same pairs give as validation data" "$(cmp "$work/text" "$work/out" 2>&1)"
+run eval runs/latest
+report "and not what other pairs give" "$(cmp -s "$work/text" "$work/out" && echo "  the same metrics")"
+refused "eval on test data that is not there" 2 'no test data' '`data.test`' 'expected: files in data.test' 'got:      neither' 'remedy:   data.test=FILE' -- eval "$pairs" --split test
+refused "eval on a split of no name" 2 '--split' 'tset' 'validation' -- eval "$pairs" --split tset
+run train pairs.yaml --run-name drawn data.test_fraction=0.4 data.validation_fraction=0.2 training.max_eval_batches=1 training.batch_size=1
+run eval drawn --split test --json
+report "eval on records drawn for a test" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"split": "test"' "$work/out" && grep -q '"eval/bleu": ' "$work/out" || echo "  exit code $code")"
+test_loss=$(field 'eval.loss' "$work/out")
+run eval drawn --split test --json training.max_eval_batches=0
+report "which are all read, however few batches validation has" "$([ "$(field 'eval.loss' "$work/out")" = "$test_loss" ] || echo "  $test_loss, of all $(field 'eval.loss' "$work/out")")"
 refused "eval: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'command line: --beam' 'expected: at most' 'got:      1000' 'remedy:' -- eval "$pairs" --beam 1000
 refused "training: a beam wider than the vocabulary" 2 'wider than the vocabulary' 'training.eval_beam' 'expected: at most' 'got:      64' 'remedy:   training.eval_beam=4' -- train pairs.yaml training.eval_texts=2 training.eval_beam=64
 refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate "$pairs" --prompt one --beam 1000
@@ -637,6 +671,7 @@ run train --resume runtime.stop_after=1
 holds "--resume without a config: the latest" 0 "go/$(basename "$run_folder")/checkpoints/checkpoint-3 (3 updates done"
 run train --resume training.max_steps=4 training.learning_rate=2e-3 --run-name go
 holds "--resume with changes" 0 'changed  training.max_steps: 3 -> 4' 'changed  training.learning_rate: 0.001 -> 0.002' 'step=4/4'
+report "auto is what it was" "$(grep 'changed  training.precision' "$work/err")"
 report "more steps in the same run" "$([ "$(field step "$run_folder/run.json")" = 4 ] && [ "$(field status "$run_folder/run.json")" = "done" ] || cat "$run_folder/run.json")"
 before=$(find "$run_folder/checkpoints" -printf '%p %s %T@\n')
 for change in model.d_model=64:32 data.tokenizer=byte:char seed=9:1 training.optimizer=sgd:adamw training.max_length=8:16; do
@@ -782,6 +817,11 @@ run train good.yaml "training.eval_every=1 epoch" training.max_steps=0 training.
 report "validation once an epoch" "$([ "$code" -eq 0 ] && [ "$(grep -c '"type":"eval"' runs/latest/metrics.jsonl)" -eq 2 ] || echo "  exit code $code, $(grep -c '"type":"eval"' runs/latest/metrics.jsonl) times")"
 run train good.yaml sample.every=1
 report "sample.every" "$([ "$code" -eq 0 ] && [ "$(grep -c 'the model writes' "$work/err")" -eq 3 ] || echo "  exit code $code, $(grep -c 'the model writes' "$work/err") samples")"
+# Chosen by a metric that is larger than the loss at every step.
+run train good.yaml --run-name judged training.eval_every=1 checkpoint.every=1
+run train good.yaml --run-name judged --resume training.eval_every=1 checkpoint.every=1 training.max_steps=4 checkpoint.metric=eval/perplexity
+holds "another metric on resume" 0 'changed  checkpoint.metric: eval/loss -> eval/perplexity' 'the best by eval/loss so far' 'begins anew' 'best         eval/perplexity '
+report "said once, and what it begins with is of the new one" "$([ "$(grep -c 'begins anew' runs/latest/train.log)" -eq 1 ] && grep -q 'step=4 .*best=yes' runs/latest/train.log && grep -q '"metric_for_best_model": "eval/perplexity"' runs/latest/checkpoints/checkpoint-4/trainer_state.json || grep -n 'best\|anew' runs/latest/train.log)"
 run train good.yaml training.early_stop_patience=2 training.early_stop_delta=1 training.max_steps=500 training.eval_every=1
 holds "early stopping" 0 'stopped early, no gain since'
 report "after two without gain" "$([ "$(field step runs/latest/run.json)" = 3 ] || echo "  after $(field step runs/latest/run.json)")"
@@ -959,6 +999,21 @@ report "and no perplexity" "$(grep perplexity "$work/out")"
 head -161 walks.txt >fewer.txt # the first seven
 run eval "$whole" data.validation=fewer.txt
 holds "eval on other paths" 0 'eval/ade'
+cp "$work/out" "$work/text"
+run eval "$whole" --split test data.test=fewer.txt
+report "and as test data" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
+refused "a test of paths that are not there" 2 'no test data' 'data.test=FILE' -- eval "$whole" --split test
+# fewer.txt has a normalisation of its own, and the one of the weights counts.
+run train walks.yaml data.train=fewer.txt data.format=trajectories data.validation_fraction=0.2 model.init_from="$whole" training.max_steps=2 --run-name walks-on
+holds "a trajectory model is trained on" 0 'step=2/2' 'validation loss'
+report "with the normalisation of its weights" "$(cmp "$whole/checkpoints/checkpoint-4/normalisation.json" runs/latest/checkpoints/checkpoint-2/normalisation.json 2>&1)"
+run eval walks-on
+holds "and evaluated" 0 'eval/ade'
+cp -r "$whole/checkpoints/checkpoint-4" bare
+rm bare/normalisation.json bare/manifest.json
+refused "weights for states whose normalisation is gone" 2 'bare/normalisation.json' 'remedy:   name a run' -- train walks.yaml "${walks[@]}" model.init_from=bare
+rm -r bare
+refused "text for weights that read states" 2 'reads trajectories' 'data.format=trajectories' -- train walks.yaml model.init_from="$whole"
 refused "eval with another normalisation" 2 'another normalisation' 'normalisation.json' 'data.validation=' -- eval "$whole" data.train=fewer.txt
 for t in $(seq 0 9); do printf '%d 5 %d.5 2\n%d 6 1 %d.5\n' $((t * 10)) "$t" $((t * 10)) "$((9 - t))"; done >seen.txt
 run generate "$whole" --input seen.txt

@@ -167,7 +167,7 @@ TEST_P(ConvergeOnPairs, TextsOfValidationChangeNoBit) {
   ASSERT_TRUE(newest);
   ASSERT_EQ(newest->manifest.step, with.max_steps);
   const Metrics again =
-      evaluate_texts(*model_, with, data_.set, *backend_, newest->folder,
+      evaluate_texts(*model_, with, data_, *backend_, newest->folder,
                      {.beam = {.beam = with.eval_beam}, .at_once = 7, .most = with.eval_texts});
   for (const auto& [name, value] : again) EXPECT_EQ(value, listener_.told.back().at(name)) << name;
 }

@@ -39,6 +39,12 @@ Json split(const char* expression, const char* behavior = "Isolated") {
             {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
 }
 
+Json opens_with(const Json& id) {
+  return {{"type", "TemplateProcessing"},
+          {"single", {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+          {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {id}}}}}}};
+}
+
 }  // namespace
 
 std::vector<Example> byte_bpe_examples() {
@@ -51,6 +57,10 @@ std::vector<Example> byte_bpe_examples() {
       accepted(with("/pre_tokenizer", split(R"(\p{L}+|\s)"))),
       accepted(with("/pre_tokenizer", split("x*"))),
       accepted(with("/model/vocab/\u4e2d", 300)),  // no byte is written so; never made
+      accepted(with("/post_processor", opens_with(97))),
+      accepted(with("/post_processor", Json{{"type", "ByteLevel"}})),
+      refused(with("/post_processor", opens_with(70000)), {"special_tokens", "70000"}),
+      refused(with("/post_processor", opens_with("a")), {"special_tokens", "an id from 0"}),
       refused("[]", {"an object", "tokenizer.json"}),
       refused("{", {"JSON", "byte 2"}),
       refused("{}", {"tokenizer.json: model"}),

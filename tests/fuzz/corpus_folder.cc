@@ -40,7 +40,8 @@ std::string manifest(std::string_view from, std::string_view to) {
 const std::string kState =
     R"({"max_steps":10,"epoch":0.5,"global_step":3,"samples_seen":6,"num_input_tokens_seen":96,"num_input_places":99,)"
     R"("first_loss":3.5,"last_loss":3.25,"window_loss":0.0,"window_steps":0,"epoch_loss":9.75,)"
-    R"("epoch_steps":3,"evaluated_step":-1,"sampled_step":-1,"evaluations":0,"has_best":false,)"
+    R"("epoch_steps":3,"evaluated_step":-1,"sampled_step":-1,"evaluations":0,)"
+    R"("metric_for_best_model":"","has_best":false,)"
     R"("best_metric":0.0,"best_global_step":0,"evaluations_without_gain":0,"last_metric":0.0,)"
     R"("skipped_updates":0,"skipped_in_a_row":0,"rollbacks":0,"recent_losses":[3.5,3.25],)"
     R"("spikes_in_a_row":0,"train_runtime":1.25,"metrics_bytes":512,"data_digest":"ab",)"

@@ -103,6 +103,19 @@ std::vector<Example> sentence_piece_model_examples() {
   };
 }
 
+std::vector<Example> tokenizer_config_examples() {
+  return {
+      accepted("{}"),
+      accepted(R"({"add_bos_token": true, "tokenizer_class": "LlamaTokenizer"})"),
+      accepted(R"({"add_bos_token": false})"),
+      accepted(R"({"add_bos_token": null})"),
+      refused("", {"JSON"}),
+      refused(R"({"add_bos_token": 1e999})", {"JSON"}),
+      refused("[]", {"an object", "array"}),
+      refused(R"({"add_bos_token": 1})", {"`add_bos_token`", "1"}),
+  };
+}
+
 std::vector<Example> word_json_examples() {
   const auto file = [](std::string_view vocab_size, std::string_view words,
                        std::string_view lower_case = "false") {

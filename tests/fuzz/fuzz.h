@@ -70,6 +70,7 @@ std::vector<Example> ragged_safetensors_examples();
 std::vector<Example> sentence_piece_model_examples();
 std::vector<std::string> sentence_piece_words();  // fields and messages, to be put in
 std::vector<Example> word_json_examples();
+std::vector<Example> tokenizer_config_examples();
 std::vector<Example> token_store_header_examples();
 std::vector<Example> value_store_header_examples();
 std::vector<Example> normalisation_examples();

@@ -260,6 +260,14 @@ Verdict run_sentence_piece_model(std::string_view bytes) {
   });
 }
 
+Verdict run_tokenizer_config(std::string_view bytes) {
+  return verdict_of("tokenizer_config.json", [&] {
+    const bool adds = read_adds_start(bytes, "tokenizer_config.json");
+    require(read_adds_start(tokenizer_config_text(adds), "written") == adds,
+            "it reads differently when written again");
+  });
+}
+
 Verdict run_word_json(std::string_view bytes) {
   return verdict_of("tokenizer.json", [&] {
     const auto tokenizer = word_tokenizer_from_json(bytes, "tokenizer.json");
@@ -586,6 +594,8 @@ std::vector<Target> make_targets() {
       {"sentence_piece_model", run_sentence_piece_model, sentence_piece_model_examples,
        sentence_piece_words()},
       {"word_json", run_word_json, word_json_examples, join({kNumbers, kJson, word_words})},
+      {"tokenizer_config", run_tokenizer_config, tokenizer_config_examples,
+       join({kNumbers, kJson, {"\"add_bos_token\"", "true", "false", "null"}})},
       {"csv", run_csv, csv_examples, {"\"", "\"\"", ",", "\n", "\r\n", "\",\"", "\"\n\"", "a"}},
       {"manifest",
        run_manifest,
