@@ -9,7 +9,6 @@
 #include "core/text.h"
 #include "doctor/comparison.h"
 #include "io/quote.h"
-#include "train/run_folder.h"
 
 namespace millrace {
 namespace {
@@ -37,8 +36,8 @@ int compare_command(const CompareArguments& arguments) {
   const double limit =
       parse_share(arguments.max_regression.empty() ? "5%" : arguments.max_regression);
   const fs::path runs = Settings().runs_folder;
-  RunReader first(RunFolder::find(runs, arguments.first)),
-      second(RunFolder::find(runs, arguments.second));
+  RunReader first(find_recorded_run(runs, arguments.first)),
+      second(find_recorded_run(runs, arguments.second));
   const RecordedRun &a = first.read(), &b = second.read();
   const Comparison comparison = compare(a, b);
   put(arguments.json ? comparison_json(comparison, a, b, limit)

@@ -13,7 +13,6 @@
 #include "cli/standard_output.h"
 #include "core/text.h"
 #include "doctor/run_view.h"
-#include "train/run_folder.h"
 
 namespace millrace {
 namespace {
@@ -92,7 +91,7 @@ class Screen {
 }  // namespace
 
 int watch_command(const WatchArguments& arguments) {
-  RunReader reader(RunFolder::find(Settings().runs_folder, arguments.run));
+  RunReader reader(find_recorded_run(Settings().runs_folder, arguments.run));
   if (arguments.json) {
     put(run_json(reader.read()).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
         "\n");

@@ -35,18 +35,6 @@ double last_finite(const std::vector<TrainPoint>& points, double TrainPoint::*me
   return kMissing;
 }
 
-// Tokens a second over all windows that the budget is of.
-double mean_rate(const RecordedRun& run) {
-  double sum = 0;
-  int64_t count = 0;
-  for (size_t i = warmed_up(run); i < run.train.size(); ++i)
-    if (std::isfinite(run.train[i].tokens_per_second)) {
-      sum += run.train[i].tokens_per_second;
-      ++count;
-    }
-  return count > 0 ? sum / static_cast<double>(count) : kMissing;
-}
-
 double memory_of(const RecordedRun& run) {
   if (run.device_bytes > 0) return static_cast<double>(run.device_bytes);
   if (const double bytes = run.latest_of("device/memory_bytes"); bytes > 0) return bytes;
@@ -78,13 +66,11 @@ std::vector<LossPair> same_updates(const std::vector<Point>& a, const std::vecto
   return {both[last / 8], both[last / 4], both[last / 2], both[last]};
 }
 
+// Three digits or so.
 std::string ms_text(double seconds) {
-  const double ms = 1e3 * seconds;
-  return !(std::abs(ms) < 1e9) ? "?"
-                               : fmt::format("{:.{}f} ms", ms,
-                                             std::abs(ms) < 10    ? 2
-                                             : std::abs(ms) < 100 ? 1
-                                                                  : 0);
+  const double ms = 1e3 * seconds, size = std::abs(ms);
+  if (!(size < 1e9)) return "?";
+  return fmt::format("{:.{}f} ms", ms, size < 1 ? 3 : size < 10 ? 2 : size < 100 ? 1 : 0);
 }
 std::string change_text(double seconds) { return (seconds > 0 ? "+" : "") + ms_text(seconds); }
 std::string loss_text(double loss) {
@@ -97,7 +83,7 @@ std::string bytes_text(double bytes) {
   return bytes >= 0 && bytes < 1e18 ? human_bytes(static_cast<int64_t>(bytes)) : "-";
 }
 std::string rate_text(double rate) {
-  return rate >= 0 && rate < 1e15 ? human_count(rate) + " tok/s" : "-";
+  return rate > 0 && rate < 1e15 ? human_count(rate) + " tok/s" : "-";
 }
 std::string name_of(const RecordedRun& run) {
   return run.name.empty() ? run.folder.string() : run.name + "/" + run.id;
@@ -124,7 +110,7 @@ std::string waterfall(const Comparison& c, const Paint& paint) {
   line("A", ms_text(c.a.total), 0, c.a.total, Paint::blue);
   double at = c.a.total, small = 0;
   for (const auto& [owner, change] : c.changes) {
-    if (std::abs(change) < 0.002 * scale) {
+    if (std::abs(change) < 0.01 * scale) {
       small += change;
       continue;
     }
@@ -248,13 +234,13 @@ std::string comparison_text(const Comparison& c, const RecordedRun& a, const Rec
                                   ms_text(*c.noise), c.a.windows, c.b.windows)
                     : "  noise unknown: fewer than three windows after the first\n";
   }
-  text += fmt::format("\n  {:<18} {:>14} {:>14}\n", "", "A", "B");
+  text += fmt::format("\n  {:<22} {:>14} {:>14}\n", "", "A", "B");
   auto row = [&](const std::string& name, const std::string& x, const std::string& y,
                  const std::string& change) {
-    text += fmt::format("  {:<18} {:>14} {:>14}  {}\n", name, x, y, change);
+    text += fmt::format("  {:<22} {:>14} {:>14}  {}\n", name, x, y, change);
   };
-  row("throughput", rate_text(mean_rate(a)), rate_text(mean_rate(b)),
-      percent_text(mean_rate(a), mean_rate(b)));
+  row("throughput", rate_text(c.a.tokens_per_second), rate_text(c.b.tokens_per_second),
+      percent_text(c.a.tokens_per_second, c.b.tokens_per_second));
   row("memory", bytes_text(memory_of(a)), bytes_text(memory_of(b)),
       percent_text(memory_of(a), memory_of(b)));
   for (const auto& [name, list] :
@@ -289,7 +275,7 @@ nlohmann::ordered_json comparison_json(const Comparison& c, const RecordedRun& a
         {"windows", budget.windows},
         {"time_per_update_ms", budget.windows > 0 ? Json(1e3 * budget.total) : Json(nullptr)},
         {"time_ms", time},
-        {"tokens_per_sec", number(mean_rate(run))},
+        {"tokens_per_sec", number(budget.tokens_per_second)},
         {"memory_bytes", number(memory_of(run))},
         {"notes", run.notes}};
   };

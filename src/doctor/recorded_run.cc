@@ -9,6 +9,7 @@
 #include "io/json_parser.h"
 #include "io/quote.h"
 #include "io/yaml.h"
+#include "train/run_folder.h"
 
 namespace millrace {
 namespace {
@@ -140,6 +141,12 @@ std::map<std::string, std::string> flat_config(std::string_view text, const std:
   return config;
 }
 
+fs::path find_recorded_run(const fs::path& runs, const std::string& what) {
+  if (!is_file(fs::path(what) / "run.json") && is_file(fs::path(what) / "metrics.jsonl"))
+    return what;
+  return RunFolder::find(runs, what);
+}
+
 double RecordedRun::latest_of(const std::string& metric) const {
   const auto found = latest.find(metric);
   return found == latest.end() ? kMissing : found->second;
@@ -242,19 +249,23 @@ void RunReader::read_metrics() {
     piece.resize(file.read_some_at(offset_, std::as_writable_bytes(std::span(piece))));
     if (piece.empty()) break;
     offset_ += static_cast<int64_t>(piece.size());
-    size_t begin = 0;
-    for (size_t end; (end = piece.find('\n', begin)) != piece.npos; begin = end + 1) {
-      rest_.append(piece, begin, end - begin);
-      if (!rest_is_too_long_) add_line(rest_);
-      rest_.clear();
-      rest_is_too_long_ = false;
-    }
-    rest_.append(piece, begin);
-    if (rest_.size() > kLongestLine) {
-      damaged_ += rest_is_too_long_ ? 0 : 1;
-      rest_is_too_long_ = true;
-      rest_.clear();
-    }
+    add_metrics(piece);
+  }
+}
+
+void RunReader::add_metrics(std::string_view bytes) {
+  size_t begin = 0;
+  for (size_t end; (end = bytes.find('\n', begin)) != bytes.npos; begin = end + 1) {
+    rest_.append(bytes.substr(begin, end - begin));
+    if (!rest_is_too_long_) add_line(rest_);
+    rest_.clear();
+    rest_is_too_long_ = false;
+  }
+  rest_.append(bytes.substr(begin));
+  if (rest_.size() > kLongestLine) {
+    damaged_ += rest_is_too_long_ ? 0 : 1;
+    rest_is_too_long_ = true;
+    rest_.clear();
   }
 }
 

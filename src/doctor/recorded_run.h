@@ -72,11 +72,16 @@ void parse_run_json(std::string_view text, const std::string& where, RecordedRun
 // a.b -> c, lists as they would be written. Error as parse_yaml.
 std::map<std::string, std::string> flat_config(std::string_view text, const std::string& where);
 
+// The folder a person means, as RunFolder::find has it, and also one that has lost its run.json.
+fs::path find_recorded_run(const fs::path& runs, const std::string& what);
+
 // Reads a run folder, again and again: of metrics.jsonl only what is new.
 class RunReader {
  public:
   explicit RunReader(fs::path folder);
   const RecordedRun& read();
+  void add_metrics(std::string_view bytes);  // the next of metrics.jsonl, cut anywhere
+  const RecordedRun& run() const { return run_; }
 
  private:
   void read_metrics();

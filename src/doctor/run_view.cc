@@ -172,8 +172,9 @@ Lines budget_panel(const RecordedRun& run, int width, int height, const Paint& p
   if (budget.windows == 0) return {fit("no update has been reported yet", width)};
   const std::string title = "time of an update " + duration_text(budget.total);
   const int left = std::min(width, columns_of(title));
-  lines.push_back(paint(Paint::bold, fit(title, left)) +
-                  fit(fmt::format("  the last {}", with_commas(budget.updates)), width - left));
+  lines.push_back(
+      paint(Paint::bold, fit(title, left)) +
+      fit(fmt::format("  over the last {}", with_commas(budget.updates)), width - left));
   std::vector<Owner> owners = by_time(budget);
   // What does not fit is one line at the end.
   const size_t room = static_cast<size_t>(std::max(height - 1, 1));
@@ -239,7 +240,7 @@ Lines facts_panel(const RecordedRun& run, int width, const Paint& paint) {
 
 TimeBudget time_budget(const RecordedRun& run, size_t first) {
   TimeBudget budget;
-  double weights = 0;
+  double weights = 0, tokens = 0;
   for (size_t i = first; i < run.train.size(); ++i) {
     const TrainPoint& p = run.train[i];
     if (!(p.step_seconds > 0)) continue;  // also NaN
@@ -248,11 +249,13 @@ TimeBudget time_budget(const RecordedRun& run, size_t first) {
     const auto weight = static_cast<double>(updates);
     weights += weight;
     budget.total += weight * p.step_seconds;
+    if (p.tokens_per_second > 0) tokens += weight * p.step_seconds * p.tokens_per_second;
     for (size_t k = 0; k < kOwners; ++k) budget.seconds[k] += weight * p.shares[k] * p.step_seconds;
     budget.updates += updates;
     ++budget.windows;
   }
   if (weights == 0) return budget;
+  budget.tokens_per_second = tokens / budget.total;
   budget.total /= weights;
   for (double& seconds : budget.seconds) seconds /= weights;
   return budget;

@@ -22,7 +22,8 @@ nlohmann::ordered_json run_json(const RecordedRun& run);
 // counts by its updates.
 struct TimeBudget {
   std::array<double, kOwners> seconds{};
-  double total = 0;  // of an update
+  double total = 0;              // of an update
+  double tokens_per_second = 0;  // of the same windows
   int64_t updates = 0, windows = 0;
 };
 TimeBudget time_budget(const RecordedRun& run, size_t first);

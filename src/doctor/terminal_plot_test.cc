@@ -30,7 +30,7 @@ TEST(TerminalPlotTest, Bars) {
 
 TEST(TerminalPlotTest, AFallingLine) {
   EXPECT_EQ(draw_plot({.curve = {{0, 1}, {1, 0}}}, 11, 4, kPlain),
-            (Lines{"       1│⢣ ", "       0│ ⢇", "        └──", "         0 …"}));
+            (Lines{"       1│⠱⡀", "       0│ ⢣", "        └──", "         0…"}));
 }
 
 TEST(TerminalPlotTest, MarksStandOnTop) {
