@@ -39,6 +39,11 @@ ViewOptions view_options() {
   return options;
 }
 
+bool has_screen() {
+  const char* terminal = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) && terminal && std::string_view(terminal) != "dumb";
+}
+
 // The alternate screen and keys without return, for as long as it lives. Signals that would end the
 // program set `leave_asked` instead, so that the terminal is always given back as it was.
 class Screen {
@@ -50,6 +55,8 @@ class Screen {
     // Does nothing but end the wait: the next picture asks for the size.
     action.sa_handler = [](int) {};
     sigaction(SIGWINCH, &action, nullptr);
+    // Stopped by Ctrl-Z, it would leave its screen to the shell.
+    std::signal(SIGTSTP, SIG_IGN);
     has_keys_ = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &before_) == 0;
     if (has_keys_) {
       termios keys = before_;
@@ -97,8 +104,9 @@ int watch_command(const WatchArguments& arguments) {
         "\n");
     return 0;
   }
-  if (arguments.once || !isatty(STDOUT_FILENO)) {
-    for (const std::string& line : run_view(reader.read(), view_options())) put(line + "\n");
+  if (arguments.once || !has_screen()) {
+    for (const std::string& line : run_view(reader.read(), view_options()))
+      put(line.substr(0, line.find_last_not_of(' ') + 1) + "\n");
     return 0;
   }
   const Screen screen;

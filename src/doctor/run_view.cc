@@ -73,11 +73,13 @@ std::string progress_line(const RecordedRun& run, int columns, const Paint& pain
 
 // A line of train.log with the time of day alone: 2026-11-16T21:37:21+0000  text.
 std::string log_line(std::string_view line) {
-  const bool dated = line.size() > 26 && line[4] == '-' && line[10] == 'T' && line[24] == ' ';
+  const bool dated =
+      line.size() > 26 && line[10] == 'T' && line[24] == ' ' &&
+      std::all_of(line.begin(), line.begin() + 24, [](char c) { return c > ' ' && c < '\x7f'; });
   return dated ? std::string(line.substr(11, 8)) + std::string(line.substr(24)) : std::string(line);
 }
 
-// Side by side: each line of `left` is `width` columns wide already.
+// Side by side; the lines of `left` fill their columns already.
 Lines beside(const Lines& left, const Lines& right, int left_width) {
   Lines lines;
   for (size_t i = 0; i < std::max(left.size(), right.size()); ++i)
@@ -88,12 +90,26 @@ Lines beside(const Lines& left, const Lines& right, int left_width) {
 }
 
 Lines loss_panel(const RecordedRun& run, int width, int height, const Paint& paint) {
+  double least = HUGE_VAL, most = -HUGE_VAL;
+  auto span = [&](const auto& points) {
+    for (const auto& p : points)
+      if (std::isfinite(p.loss)) {
+        least = std::min(least, p.loss);
+        most = std::max(most, p.loss);
+      }
+  };
+  span(run.train);
+  span(run.evals);
+  // The first updates would leave the rest of a long run a flat line.
+  const bool logarithmic = least > 0 && most / 3 > least;
+  auto place = [&](double loss) { return logarithmic ? std::log(loss) : loss; };
   Plot plot;
   for (const TrainPoint& p : run.train)
-    plot.curve.emplace_back(static_cast<double>(p.step), p.loss);
-  for (const EvalPoint& p : run.evals) plot.marks.emplace_back(static_cast<double>(p.step), p.loss);
-  plot.label = loss_text;
-  std::string title = "loss";
+    plot.curve.emplace_back(static_cast<double>(p.step), place(p.loss));
+  for (const EvalPoint& p : run.evals)
+    plot.marks.emplace_back(static_cast<double>(p.step), place(p.loss));
+  plot.label = logarithmic ? [](double y) { return loss_text(std::exp(y)); } : loss_text;
+  std::string title = logarithmic ? "loss (log)" : "loss";
   if (!run.train.empty()) title += " " + loss_text(run.train.back().loss);
   std::string validation;
   if (!run.evals.empty()) {

@@ -157,7 +157,12 @@ std::vector<std::string> draw_plot(const Plot& plot, int width, int height, cons
   };
   std::vector<std::string> lines;
   for (int row = 0; row < h; ++row) {
-    const std::string text = row == 0 && h > 1 ? label(y.high) : row == h - 1 ? label(y.low) : "";
+    // At both ends, and in the middle where there is room.
+    const double middle = (h - 1 - h / 2) / std::max(h - 1.0, 1.0);
+    const std::string text = row == h - 1             ? label(y.low)
+                             : row == 0               ? label(y.high)
+                             : row == h / 2 && h >= 7 ? label(y.low + middle * (y.high - y.low))
+                                                      : "";
     std::string line = paint(
         Paint::dim, fmt::format("{:>{}}│", fit(text, std::min(kLabel, columns_of(text))), kLabel));
     std::string run;  // dots between marks, painted at once

@@ -771,7 +771,7 @@ run compare before slow --json
 report "a slower run as JSON" "$([ "$code" -eq 5 ] && is_json "$work/out" && grep -q '"regression": true' "$work/out" || echo "  exit code $code, or not JSON")"
 run compare slow before --max-regression 0.5
 holds "a faster run" 0 'not slower by more than 50 %'
-run train good.yaml training.max_steps=3 training.batch_size=2 --run-name other-work
+run train good.yaml training.max_steps=3 training.batch_size=4 --run-name other-work
 run compare before other-work
 holds "other work" 0 'do not do the same work' 'training.batch_size' 'noise unknown'
 run compare before other-work --max-regression 5%
