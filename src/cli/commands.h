@@ -56,6 +56,19 @@ struct RunsArguments {
 };
 int runs_command(const RunsArguments& arguments);
 
+struct WatchArguments {
+  std::string run = "latest";  // folder or name
+  bool once = false, json = false;
+};
+int watch_command(const WatchArguments& arguments);
+
+struct CompareArguments {
+  std::string first, second;   // folders or names
+  std::string max_regression;  // --max-regression, "" = not asked for: 5 %
+  bool json = false;
+};
+int compare_command(const CompareArguments& arguments);
+
 struct GenerateArguments {
   std::string folder;                     // a checkpoint, a Hugging Face folder, or a run folder
   std::string prompt, prompt_ids, input;  // one of them; input: a file with a prompt on each line

@@ -23,6 +23,8 @@ constexpr const char* kHelp =
   millrace train --resume [RUN]            go on where a run was stopped, killed or cut off
   millrace eval  RUN                       metrics of a trained model, on validation or test data
   millrace runs                            every run here: state, progress, best metric, time
+  millrace watch [RUN]                     a run, live: curves, throughput, where the time goes, its log
+  millrace compare RUN_A RUN_B             two runs: where the time of an update changed, and what else differs
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
   millrace profile CONFIG                  some updates measured: where their time goes, and what could be saved
   millrace data stats CONFIG               lengths, and what padding costs with and without buckets and packing
@@ -45,7 +47,7 @@ Examples
 
 Signals to a training run: SIGINT or SIGTERM saves and stops (a second one stops at once), SIGUSR1 saves.
 Results go to standard output, progress to standard error. Run folders are made under runs/.
-Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 10 diverged, 75 stopped and saved.
+Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 5 slower, 10 diverged, 75 stopped and saved.
 `millrace COMMAND --help` tells more.
 )";
 
@@ -172,6 +174,22 @@ int run(int argc, char** argv) {
   CLI::App* runs_app = app.add_subcommand("runs", "list runs: state, progress, best metric, time");
   runs_app->add_option("FOLDER", runs.folder, "where runs are (runs)");
   runs_app->add_flag("--json", runs.json, "the same as a JSON list");
+  millrace::WatchArguments watch;
+  CLI::App* watch_app = app.add_subcommand(
+      "watch",
+      "a run as it stands: curves, throughput, time budget, log; live on a terminal (q leaves)");
+  watch_app->add_option("RUN", watch.run, "run folder or name")->capture_default_str();
+  watch_app->add_flag("--once", watch.once, "one picture, also on a terminal");
+  watch_app->add_flag("--json", watch.json, "the same as one JSON object");
+  millrace::CompareArguments compare;
+  CLI::App* compare_app = app.add_subcommand(
+      "compare", "two runs: time budgets, throughput, memory, losses, settings, machines");
+  compare_app->add_option("RUN_A", compare.first, "run folder or name: before")->required();
+  compare_app->add_option("RUN_B", compare.second, "run folder or name: after")->required();
+  compare_app->add_option("--max-regression", compare.max_regression,
+                          "exit code 5 when an update of RUN_B takes longer by more than this and "
+                          "than the noise (5%)");
+  compare_app->add_flag("--json", compare.json, "the same as one JSON object");
   millrace::GenerateArguments generate;
   CLI::App* generate_app = app.add_subcommand("generate", "text from a trained model");
   generate_app
@@ -267,8 +285,9 @@ int run(int argc, char** argv) {
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train", "plan", "eval",   "data",   "generate", "score",
-                                          "runs",  "docs", "export", "import", "profile"};
+  const std::vector<std::string> commands{"train", "plan",    "eval",   "data",   "generate",
+                                          "score", "runs",    "docs",   "export", "import",
+                                          "watch", "compare", "profile"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
@@ -293,6 +312,8 @@ int run(int argc, char** argv) {
   if (*prepare_app) return millrace::data_prepare_command(data);
   if (*eval_app) return millrace::eval_command(eval);
   if (*runs_app) return millrace::runs_command(runs);
+  if (*watch_app) return millrace::watch_command(watch);
+  if (*compare_app) return millrace::compare_command(compare);
   if (*train_app) {
     train.resume = resume->count() > 0;
     // `--resume a.b=c` and `--resume gpt.yaml`: the override and the config stand on their own.

@@ -26,18 +26,16 @@ void say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); 
 // run.json: what the run is and how it stands.
 class RunRecord {
  public:
-  RunRecord(const RunFolder& folder, const LoadedRun& run, const Resume& resume, int64_t total,
-            const std::string& command, std::optional<int64_t> predicted_device_bytes)
+  RunRecord(const RunFolder& folder, const LoadedRun& run, const Resume& resume,
+            const Backend& backend, int64_t parameters, int64_t total, const std::string& command,
+            std::optional<int64_t> predicted_device_bytes)
       : folder_(folder) {
-    json_ = {{"id", folder.id()},
-             {"name", run.settings.run_name},
-             {"status", "running"},
-             {"command", command},
-             {"pid", getpid()},
-             {"machine", cpu::machine_name()},
-             {"version", MILLRACE_VERSION},
-             {"step", resume.state.step},
-             {"total", total}};
+    json_ = {{"id", folder.id()},         {"name", run.settings.run_name},
+             {"status", "running"},       {"command", command},
+             {"pid", getpid()},           {"machine", cpu::machine_name()},
+             {"device", backend.name()},  {"precision", run.settings.precision},
+             {"parameters", parameters},  {"version", MILLRACE_VERSION},
+             {"step", resume.state.step}, {"total", total}};
     if (predicted_device_bytes) json_["predicted_device_bytes"] = *predicted_device_bytes;
     if (resume.from && !resume.folder) json_["parent"] = resume.from->folder.string();
   }
@@ -199,7 +197,7 @@ int train_command(TrainArguments arguments) {
   folder.write("overrides.txt", overrides);
   folder.write("plan.txt", programs.step().text());
   const auto predicted = predicted_peak_bytes(programs, *run->model, *backend);
-  RunRecord record(folder, *run, resume, length.total, arguments.command,
+  RunRecord record(folder, *run, resume, *backend, parameters, length.total, arguments.command,
                    backend->on_host() ? std::nullopt : predicted);
   record.write("running", 0);
   say("run      " + folder.path().string() + "\n");

@@ -1,12 +1,14 @@
 #include "train/device_watch.h"
 
 #include "core/clock.h"
+#include "core/process.h"
 
 namespace millrace {
 
 std::string DeviceWatch::add_to(Metrics& metrics, int64_t tokens) {
   if (asked_ns_ > 0 && seconds_since(asked_ns_) < 1) return "";
   asked_ns_ = now_ns();
+  metrics["memory/host_rss_bytes"] = static_cast<double>(resident_bytes());
   const std::optional<DeviceVitals> vitals = backend_.vitals();
   if (!vitals) return "";
   if (vitals->watts) metrics["device/power_w"] = *vitals->watts;

@@ -38,7 +38,11 @@ std::string this_process() {
   return fmt::format("process {} on {} since {}", getpid(), host, local_time("%Y-%m-%d %H:%M:%S"));
 }
 
-bool is_run(const fs::path& folder) { return fs::is_regular_file(folder / "run.json"); }
+// No exceptions: what is asked for may be a name that no file can have.
+bool is_run(const fs::path& folder) {
+  std::error_code error;
+  return fs::is_regular_file(folder / "run.json", error);
+}
 
 }  // namespace
 
@@ -92,22 +96,23 @@ std::optional<fs::path> RunFolder::newest(const fs::path& runs, const std::strin
 }
 
 fs::path RunFolder::find(const fs::path& runs, const std::string& what) {
+  std::error_code error;
   for (const fs::path& base : {fs::path(what), runs / what}) {
     if (is_run(base)) return fs::canonical(base);
     // <run>/checkpoints/checkpoint-120
     const fs::path above = base.parent_path().parent_path();
-    if (fs::is_directory(base) && !above.empty() && is_run(above)) return above;
+    if (fs::is_directory(base, error) && !above.empty() && is_run(above)) return above;
   }
   const bool plain = !what.empty() && what[0] != '.' && what.find('/') == what.npos;
   if (const auto newest_run = plain ? newest(runs, what) : std::nullopt) return *newest_run;
   throw Error({.code = ErrorCode::config,
                .what = "no run at " + quote(what),
-               .where = what,
+               .where = printable(what, 300),
                .expected = "a run folder (with run.json), the name of a run under " +
                            quote(runs.string()) + ", or a checkpoint of a run",
-               .got = fs::is_directory(what) ? "a folder without run.json"
-                      : fs::exists(what)     ? "a file"
-                                             : "nothing there",
+               .got = fs::is_directory(what, error) ? "a folder without run.json"
+                      : fs::exists(what, error)     ? "a file"
+                                                    : "nothing there",
                .remedy = "`millrace runs` lists the runs"});
 }
 

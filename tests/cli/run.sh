@@ -776,6 +776,8 @@ for _ in $(seq 300); do
 done
 run runs
 report "a run at work" "$(grep -qE 'killed/[^ ]+ +running ' "$work/out" || echo '  is not shown as running')"
+run watch killed
+holds "watch of a run at work" 0 '● running' 'updates' 'loss' 'throughput' 'time of an update' 'step='
 run train good.yaml --run-name killed --resume
 holds "a run at work is not to be resumed" 2 'another process trains in this run folder' "process $child" 'remedy:'
 kill -KILL "$child"
@@ -783,10 +785,76 @@ wait "$child" 2>/dev/null
 child=
 run runs
 report "a run that was killed" "$(grep -qE 'killed/[^ ]+ +died ' "$work/out" || echo '  is not shown as died')"
+run watch killed
+holds "watch of a run that was killed" 0 '● crashed' 'time of an update'
 run train good.yaml --run-name killed --resume
 holds "a run killed before its first checkpoint begins again" 0 'taken over from process' 'step=3/3'
 run runs
 report "then it is done" "$(grep -qE 'killed/[^ ]+ +done ' "$work/out" || echo '  it is not')"
+
+# --- watch and compare: they read, and change nothing
+run train good.yaml training.max_steps=8 --run-name before
+before=$(readlink -f runs/latest)
+seen=$(listing)
+run watch
+holds "watch of the latest run" 0 "before/$(basename "$before")" '● finished' '100 %  8 / 8 updates' '● validation' 'time of an update' 'backward' 'log'
+report "watch on no terminal writes no codes" "$(grep $'\033' "$work/out")"
+for what in before "$before" "$before/checkpoints/checkpoint-8"; do
+  run watch "$what" --once
+  holds "watch $what" 0 '● finished'
+done
+CLICOLOR_FORCE=1 run watch before
+report "watch in colour" "$(grep -q $'\033\\[32m' "$work/out" || echo '  no colour')"
+NO_COLOR=1 CLICOLOR_FORCE=1 run watch before
+report "watch with NO_COLOR" "$(grep $'\033' "$work/out")"
+run watch before --json
+report "watch --json" "$(is_json "$work/out" && [ "$(field state "$work/out")" = finished ] && [ "$(field step "$work/out")" = 8 ] || echo '  not JSON, or not this run')"
+run compare before before
+holds "a run beside itself" 0 'time of an update' 'noise ±' 'throughput' 'memory' 'loss at 8' '+0.0000' 'not slower'
+report "watch and compare change nothing" "$([ "$seen" = "$(listing)" ] || diff <(echo "$seen") <(listing))"
+mkdir -p runs/{slow,cut,newer,bare}
+for copy in slow cut newer; do cp -r "$before" "runs/$copy/"; done
+sed -i 's/"time\/step":/"time\/step":10/; s/"throughput\/tokens_per_sec":[0-9.e+-]*/"throughput\/tokens_per_sec":6.4/' runs/slow/*/metrics.jsonl
+run compare before slow
+holds "a slower run" 5 '-> B 10' 'slower by more than 5 %'
+run compare before slow --json
+report "a slower run as JSON" "$([ "$code" -eq 5 ] && is_json "$work/out" && grep -q '"regression": true' "$work/out" || echo "  exit code $code, or not JSON")"
+run compare slow before --max-regression 0.5
+holds "a faster run" 0 'not slower by more than 50 %'
+run train good.yaml training.max_steps=3 training.batch_size=4 --run-name other-work
+run compare before other-work
+holds "other work" 0 'do not do the same work' 'training.batch_size' 'noise unknown'
+run compare before other-work --max-regression 5%
+holds "too short for a verdict" 2 'too short to be judged' 'expected:' 'got:      8 and 3' 'remedy:'
+truncate -s -100 runs/cut/*/metrics.jsonl
+sed -i '3s/^{/[/' runs/cut/*/metrics.jsonl
+run watch cut
+holds "watch of damaged metrics" 0 '1 damaged line left out' 'the last line is cut off' '● finished' 'time of an update'
+sed -i '1s/"schema":1/"schema":2,"unknown":{"a":[1]}/' runs/newer/*/metrics.jsonl
+run watch newer
+holds "watch of a newer version" 0 'newer version (schema 2' '● finished' 'time of an update'
+run compare before newer
+holds "compare with a newer version" 0 'newer version (schema 2' 'not slower'
+mkdir runs/bare/20000101-000000-000000
+echo '{"status":' >runs/bare/20000101-000000-000000/run.json
+mkdir runs/bare/20000101-000000-000000/metrics.jsonl
+run watch bare
+holds "watch of next to nothing" 0 '● unknown' 'run.json: not a JSON object' 'no metrics.jsonl' 'no update has been reported yet'
+mkdir lost
+cp "$before"/{metrics.jsonl,train.log} lost
+run watch lost
+holds "watch of a folder that lost the rest" 0 '● unknown' 'no run.json' 'no config.resolved.yaml' 'time of an update'
+run compare bare before
+holds "compare with next to nothing" 0 'no times: A has reported no update'
+rm -r runs/{slow,cut,newer,bare}
+refused "watch of nowhere" 2 'no run at `nowhere`' 'expected:' 'got:      nothing there' 'remedy:' -- watch nowhere
+refused "watch of a name that is too long" 2 'no run at `aaa' 'remedy:' -- watch "$(printf 'a%.0s' $(seq 300))"
+refused "watch of a folder that is no run" 2 'a folder without run.json' 'remedy:' -- watch no-run
+refused "compare with nowhere" 2 'no run at `nowhere`' 'remedy:' -- compare before nowhere
+refused "compare with one run" 2 'RUN_B' -- compare before
+for share in five -5% 5%% 1e9 nan; do
+  refused "--max-regression=$share" 2 '--max-regression' 'expected: a share' 'remedy:' -- compare before before "--max-regression=$share"
+done
 
 # --- where runs cannot be, and what a run can be told
 for place in /proc/x /dev/null/x; do

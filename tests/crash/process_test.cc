@@ -100,7 +100,8 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// What must not depend on interruptions: weights, moments, and every metric that is not a time.
+// What must not depend on interruptions: weights, moments, and every metric that is not a time
+// or what the system says.
 Outcome outcome_of(const fs::path& run, int steps = kSteps) {
   Outcome o;
   const fs::path last = run / "checkpoints" / fmt::format("checkpoint-{}", steps);
@@ -115,7 +116,8 @@ Outcome outcome_of(const fs::path& run, int steps = kSteps) {
     Json row = Json::parse(line), kept;
     for (const auto& [key, value] : row.items())
       if (key != "time" && key != "elapsed_s" && !key.starts_with("time/") &&
-          !key.starts_with("throughput/") && key != "eval/runtime_s")
+          !key.starts_with("throughput/") && key != "eval/runtime_s" &&
+          key != "memory/host_rss_bytes")
         kept[key] = value;
     o.metrics.push_back(kept);
   }

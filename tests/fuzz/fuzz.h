@@ -55,6 +55,7 @@ const Target* find_target(std::string_view name);
 // The readers of records, in a file of their own; words of numbers and of JSON come to theirs.
 std::vector<Target> data_targets();
 std::vector<Target> cache_targets();  // and of what the cache keeps of them
+std::vector<Target> run_targets();    // what watch and compare read
 
 std::vector<Example> safetensors_examples();
 std::vector<Example> yaml_examples();

@@ -613,7 +613,7 @@ std::vector<Target> make_targets() {
       {"weight_index", run_weight_index, weight_index_examples,
        join({kNumbers, kJson, index_words})},
   };
-  for (auto* more : {data_targets, cache_targets})
+  for (auto* more : {data_targets, cache_targets, run_targets})
     for (Target& target : more()) {
       target.words = join({kNumbers, kJson, target.words});
       all.push_back(std::move(target));
