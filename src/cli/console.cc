@@ -193,18 +193,7 @@ std::string ledger_report(const TrainResult& result, const Ceiling& ceiling) {
                ? fmt::format("  {:>6.1f} %\n", 100 * row.limit_ns / static_cast<double>(row.ns))
                : "\n";
     };
-    LedgerRow small{"all others"};
-    for (const LedgerRow& row : rows) {
-      if (static_cast<double>(row.ns) >= 0.01 * total) {
-        line(row);
-        continue;
-      }
-      small.ns += row.ns;
-      small.flops += row.flops;
-      small.bytes += row.bytes;
-      small.limit_ns += row.limit_ns;
-    }
-    if (small.ns > 0) line(small);
+    for (const LedgerRow& row : join_small(std::move(rows), 0.01 * total)) line(row);
   };
   table("by component", rows_by_component(ledger, ceiling));
   table("by op", rows_by_op(ledger, ceiling));

@@ -33,7 +33,7 @@ std::string occasion_text(const char* name, const Occasion& o) {
                      with_commas(std::llround(std::max(1.0, o.every_updates))));
 }
 
-std::string table(const Profile& p, const char* title, const std::vector<LedgerRow>& rows) {
+std::string table(const Profile& p, const char* title, std::vector<LedgerRow> rows) {
   const double total = p.seconds_with_occasions();
   std::string s = fmt::format("\n{:<32} {:>9} {:>7} {:>9} {:>10} {:>9} {:>9} {:>12}\n", title, "ms",
                               "share", "GFLOP", "MB", "limit ms", "of limit", "recoverable");
@@ -48,18 +48,8 @@ std::string table(const Profile& p, const char* title, const std::vector<LedgerR
                            100 * limit / std::max(seconds, 1e-12), 1e3 * recoverable(p, row))
              : "\n";
   };
-  LedgerRow small{"all others"};
-  for (const LedgerRow& row : rows) {
-    if (per_update(p, static_cast<double>(row.ns)) >= 0.01 * total) {
-      line(row);
-      continue;
-    }
-    small.ns += row.ns;
-    small.flops += row.flops;
-    small.bytes += row.bytes;
-    small.limit_ns += row.limit_ns;
-  }
-  if (small.ns > 0) line(small);
+  const double least_ns = 0.01 * total * 1e9 * static_cast<double>(p.options.updates);
+  for (const LedgerRow& row : join_small(std::move(rows), least_ns)) line(row);
   return s;
 }
 

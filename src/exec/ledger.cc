@@ -124,6 +124,20 @@ std::vector<LedgerRow> rows_by_component(const Ledger& ledger, const Ceiling& ce
   return group(ledger, ceiling, component_of);
 }
 
+std::vector<LedgerRow> join_small(std::vector<LedgerRow> rows, double least_ns) {
+  LedgerRow small{"all others"};
+  std::erase_if(rows, [&](const LedgerRow& row) {
+    if (static_cast<double>(row.ns) >= least_ns) return false;
+    small.ns += row.ns;
+    small.flops += row.flops;
+    small.bytes += row.bytes;
+    small.limit_ns += row.limit_ns;
+    return true;
+  });
+  if (small.ns > 0) rows.push_back(small);
+  return rows;
+}
+
 std::string profile_text(const Ledger& ledger, const Ceiling& ceiling) {
   const auto rows = group(ledger, ceiling, [](const Plan& plan, NodeId id) {
     const Node& n = plan.graph[id];

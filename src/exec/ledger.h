@@ -127,6 +127,8 @@ struct LedgerRow {
 std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling = {});
 // "layers.*.attention", …: layer numbers joined.
 std::vector<LedgerRow> rows_by_component(const Ledger& ledger, const Ceiling& ceiling = {});
+// Rows shorter than that are one, "all others", at the end.
+std::vector<LedgerRow> join_small(std::vector<LedgerRow> rows, double least_ns);
 // Nodes that are alike in phase, component, op, kernel and shapes, as a table of text.
 std::string profile_text(const Ledger& ledger, const Ceiling& ceiling);
 

@@ -63,7 +63,8 @@ void RunFolder::lock() {
   log_ = OutputFile(path_ / "train.log", OutputFile::Mode::append);
 }
 
-std::unique_ptr<RunFolder> RunFolder::create(const fs::path& runs, const std::string& name) {
+std::unique_ptr<RunFolder> RunFolder::create(const fs::path& runs, const std::string& name,
+                                             bool is_latest) {
   uint32_t random = 0;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
     random = static_cast<uint32_t>(now_ns());
@@ -72,7 +73,7 @@ std::unique_ptr<RunFolder> RunFolder::create(const fs::path& runs, const std::st
   create_folders(run->path_);
   run->lock();
   try {
-    replace_link(runs / "latest", fs::path(name) / id);
+    if (is_latest) replace_link(runs / "latest", fs::path(name) / id);
   } catch (const Error&) {
     // A convenience for people; a file system without links does without it.
   }

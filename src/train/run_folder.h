@@ -21,8 +21,10 @@ namespace millrace {
 
 class RunFolder {
  public:
-  // Makes a new folder, or takes over an existing one. Error when another process trains in it.
-  static std::unique_ptr<RunFolder> create(const fs::path& runs, const std::string& name);
+  // Makes a new folder, or takes over an existing one. Error when another process trains in it. The
+  // newest is `latest`, unless it is none to go on with.
+  static std::unique_ptr<RunFolder> create(const fs::path& runs, const std::string& name,
+                                           bool is_latest = true);
   static std::unique_ptr<RunFolder> open(const fs::path& folder);
   // The folder a person means: a run folder, a name under `runs`, or a checkpoint in a run folder.
   // Error when there is none.

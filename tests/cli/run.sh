@@ -222,6 +222,7 @@ done
 for file in trace.json.gz timeline.svg profile.tsv run.json; do
   compgen -G "profiled/*-profile/2*/$file" >/dev/null || problem+="  no $file"$'\n'
 done
+[ -e profiled/latest ] && problem+="  it is the latest run, which training would go on with"$'\n'
 report "profile" "$problem"
 rm -rf profiled
 refused "profile of too few updates" 2 '--steps' -- profile good.yaml --steps 2
