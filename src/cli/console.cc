@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "core/text.h"
+#include "doctor/profile_report.h"
 
 namespace millrace {
 namespace {
@@ -152,16 +154,10 @@ std::string ledger_report(const TrainResult& result, const Ceiling& ceiling) {
   const Ledger& ledger = result.ledger;
   const auto total = static_cast<double>(ledger.total_ns());
   std::string s = fmt::format("where the time went ({} in all)\n", human_seconds(total * 1e-9));
-  for (size_t i = 1; i <= kOwners; ++i) {  // the residual last
-    const auto owner = static_cast<Owner>(i % kOwners);
-    const auto ns = static_cast<double>(ledger.ns(owner));
-    if (ns == 0 && owner != Owner::residual) continue;
-    const double share = ns / total;
-    std::string bar;
-    for (int k = 0; k < static_cast<int>(std::lround(share * 40)); ++k) bar += "█";
-    s += fmt::format("  {:<12} {:>9}  {:>5.1f} %  {}\n", owner_name(owner),
-                     human_seconds(ns * 1e-9), 100 * share, bar);
-  }
+  std::array<double, kOwners> budget{};
+  for (size_t i = 0; i < kOwners; ++i)
+    budget[i] = static_cast<double>(ledger.ns(static_cast<Owner>(i))) * 1e-9;
+  s += budget_text(budget);
   // What the account itself costs: a read of the clock for every node that ran.
   int64_t reads = 0;
   for (const NodeTimes& t : ledger.node_times())

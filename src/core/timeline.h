@@ -17,6 +17,9 @@ struct Span {
   std::string_view name, group, place;
 };
 
+// Lanes of every timeline: of the thread whose time the ledger splits, and of the nodes it runs.
+constexpr uint32_t kHostLane = 0, kComputeLane = 1;
+
 class Timeline {
  public:
   // Room is made here, none later: what does not fit is counted.
@@ -31,12 +34,9 @@ class Timeline {
 
  private:
   std::mutex mutex_;  // workers add beside the step
-  std::vector<std::string> lanes_;
+  std::vector<std::string> lanes_{"host", "compute"};
   std::vector<Span> spans_;
   int64_t left_out_ = 0;
 };
-
-// Lanes that everybody knows: of the thread whose time the ledger splits, and of the nodes it runs.
-constexpr std::string_view kHostLane = "host", kComputeLane = "compute";
 
 }  // namespace millrace

@@ -9,11 +9,13 @@ namespace {
 
 TEST(Timeline, LanesAreFoundByName) {
   Timeline t(4);
-  const uint32_t a = t.lane("host"), b = t.lane("loader 1");
+  EXPECT_EQ(t.lane("host"), kHostLane);
+  EXPECT_EQ(t.lane("compute"), kComputeLane);
+  const uint32_t a = t.lane("loader 1"), b = t.lane("loader 2");
   EXPECT_NE(a, b);
-  EXPECT_EQ(t.lane("host"), a);
-  EXPECT_EQ(t.lane("loader 1"), b);
-  EXPECT_EQ(t.lanes(), (std::vector<std::string>{"host", "loader 1"}));
+  EXPECT_EQ(t.lane("loader 1"), a);
+  EXPECT_EQ(t.lane("loader 2"), b);
+  EXPECT_EQ(t.lanes(), (std::vector<std::string>{"host", "compute", "loader 1", "loader 2"}));
 }
 
 TEST(Timeline, WhatDoesNotFitIsCounted) {
@@ -33,7 +35,7 @@ TEST(Timeline, SeveralThreadsAdd) {
     });
   for (std::thread& thread : team) thread.join();
   EXPECT_EQ(t.spans().size(), 2000u);
-  EXPECT_EQ(t.lanes().size(), 2u);
+  EXPECT_EQ(t.lanes().size(), 4u);
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ class CpuExecutable : public Executable {
       times.ns[static_cast<size_t>(id)] += after - before;
       phase_ns[static_cast<size_t>(plan_.graph[id].phase)] += after - before;
       if (Timeline* t = ledger->timeline)
-        t->add({before, after, t->lane(kComputeLane), plan_.graph[id].op->name,
+        t->add({before, after, kComputeLane, plan_.graph[id].op->name,
                 phase_name(plan_.graph[id].phase), plan_.graph.path(id)});
       before = after;
     }

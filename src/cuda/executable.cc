@@ -249,7 +249,7 @@ class CudaExecutable : public Executable {
       const auto ns = static_cast<int64_t>(total * share_[i]);
       const NodeId id = steps_[i].node.id;
       if (timeline)
-        timeline->add({at, at + ns, timeline->lane(kComputeLane), plan_.graph[id].op->name,
+        timeline->add({at, at + ns, kComputeLane, plan_.graph[id].op->name,
                        phase_name(plan_.graph[id].phase), plan_.graph.path(id)});
       at += ns;
       times.ns[static_cast<size_t>(steps_[i].node.id)] += ns;

@@ -150,7 +150,6 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   // A pace in seconds is known now.
   p.validation.every_updates = pace(validated, length, p.seconds);
   p.checkpoint.every_updates = pace(saved, length, p.seconds);
-  p.device_bytes = p.result.device_bytes;
   p.ceiling = backend.measure_ceiling(programs.passes.precision);
   return p;
 }

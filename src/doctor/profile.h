@@ -1,8 +1,6 @@
 // A training measured for some updates: where the time of an update goes, once it runs evenly, and
 // what validation and checkpoints add at the pace the config has them.
 #pragma once
-#include <array>
-#include <optional>
 #include <vector>
 
 #include "core/timeline.h"
@@ -35,7 +33,6 @@ struct Profile {
   Occasion validation, checkpoint;
   Ceiling ceiling;
   int64_t updates_of_run = 0;  // as the config has it
-  std::optional<int64_t> device_bytes;
   TrainResult result;
 
   double owner_seconds(

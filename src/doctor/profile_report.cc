@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "core/text.h"
 
@@ -89,6 +91,21 @@ std::string_view colour(std::string_view group) {
 
 }  // namespace
 
+std::string budget_text(std::span<const double, kOwners> seconds) {
+  const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  std::string s;
+  for (size_t i = 1; i <= kOwners; ++i) {
+    const auto owner = static_cast<Owner>(i % kOwners);
+    const double its = seconds[i % kOwners], share = total > 0 ? its / total : 0;
+    if (its == 0 && owner != Owner::residual) continue;
+    std::string bar;
+    for (int k = 0; k < static_cast<int>(std::lround(share * 40)); ++k) bar += "█";
+    s += fmt::format("  {:<12} {:>9}  {:>5.1f} %  {}\n", owner_name(owner), human_seconds(its),
+                     100 * share, bar);
+  }
+  return s;
+}
+
 std::string profile_report(const Profile& p) {
   const double total = p.seconds_with_occasions();
   std::string s =
@@ -109,15 +126,9 @@ std::string profile_report(const Profile& p) {
       "the whole    {} for {} updates at this pace\n\nwhere the time of an update goes ({})\n",
       human_seconds(total * static_cast<double>(p.updates_of_run)), with_commas(p.updates_of_run),
       human_seconds(total));
-  for (size_t i = 1; i <= kOwners; ++i) {  // the residual last
-    const auto owner = static_cast<Owner>(i % kOwners);
-    const double seconds = p.owner_seconds(owner), share = seconds / total;
-    if (seconds == 0 && owner != Owner::residual) continue;
-    std::string bar;
-    for (int k = 0; k < static_cast<int>(std::lround(share * 40)); ++k) bar += "█";
-    s += fmt::format("  {:<12} {:>9}  {:>5.1f} %  {}\n", owner_name(owner), human_seconds(seconds),
-                     100 * share, bar);
-  }
+  std::array<double, kOwners> budget{};
+  for (size_t i = 0; i < kOwners; ++i) budget[i] = p.owner_seconds(static_cast<Owner>(i));
+  s += budget_text(budget);
   s += occasion_text("validation", p.validation) + occasion_text("checkpoint", p.checkpoint);
   s += table(p, "by component, of an update", rows_by_component(p.ledger, p.ceiling));
   s += table(p, "by op, of an update", rows_by_op(p.ledger, p.ceiling));
@@ -159,7 +170,7 @@ nlohmann::ordered_json profile_json(const Profile& p) {
                             {"busy_seconds", static_cast<double>(t.busy_ns) * 1e-9},
                             {"wait_seconds", static_cast<double>(t.wait_ns) * 1e-9},
                             {"items", t.items}});
-  if (p.device_bytes) j["device_bytes"] = *p.device_bytes;
+  if (p.result.device_bytes) j["device_bytes"] = *p.result.device_bytes;
   j["components"] = rows_json(p, rows_by_component(p.ledger, p.ceiling));
   j["ops"] = rows_json(p, rows_by_op(p.ledger, p.ceiling));
   return j;

@@ -51,7 +51,7 @@ void Ledger::add_device(std::span<const int64_t> phase_ns) {
 }
 
 void Ledger::add_span(std::string_view name, int64_t end) {
-  timeline->add({last_, end, timeline->lane(kHostLane), name, name, {}});
+  timeline->add({last_, end, kHostLane, name, name, {}});
 }
 
 Ledger Ledger::since(const Ledger& earlier) const {
