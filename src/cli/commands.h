@@ -76,7 +76,7 @@ struct GenerateArguments {
   std::string device = "auto", precision = "auto";
   GenerateOptions options;
   BeamOptions beam;      // for models of pairs; a beam of 0 draws
-  int64_t at_once = 64;  // sources
+  int64_t at_once = 0;  // sources; 0: as many as suit the device
 };
 int generate_command(const GenerateArguments& arguments);
 

@@ -232,11 +232,13 @@ void search(const Loaded& l, Prompts& prompts) {
   const GenerateArguments& arguments = l.arguments;
   const MaxLengths most = l.model->max_lengths();
   const int64_t max_length = std::clamp<int64_t>(arguments.options.max_tokens, 1, most.target);
-  const auto at_once = static_cast<size_t>(arguments.input.empty() ? 1 : arguments.at_once);
+  auto at_once =
+      static_cast<size_t>(arguments.at_once > 0 ? arguments.at_once : sources_at_once(*l.backend));
   std::unique_ptr<BeamSession> beam;
   int64_t room = 0, texts = 0, tokens = 0, cut = 0;
   const int64_t begin = now_ns();
   int64_t said = begin;
+  double preparing = 0;
   for (bool more = true; more;) {
     std::vector<Prompt> sources;
     int64_t longest = 1;
@@ -250,6 +252,8 @@ void search(const Loaded& l, Prompts& prompts) {
       sources.push_back(std::move(*source));
     }
     if (longest > room) {
+      const int64_t start = now_ns();
+      at_once = std::clamp<size_t>(sources.size(), 1, at_once);
       room = std::min(most.source, (longest + kRound - 1) / kRound * kRound);
       beam.reset();
       beam = std::make_unique<BeamSession>(
@@ -257,6 +261,7 @@ void search(const Loaded& l, Prompts& prompts) {
           l.passes, *l.backend);
       load_model(l.folder, beam->session(), *l.model);
       beam->refresh();
+      preparing += seconds_since(start);
     }
     std::vector<size_t> order(sources.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -284,13 +289,15 @@ void search(const Loaded& l, Prompts& prompts) {
     }
     for (const std::string& text : found) put(text + "\n");
   }
-  const double seconds = seconds_since(begin);
+  const double seconds = seconds_since(begin) - preparing;
   std::fprintf(
       stderr, "%s\n",
-      fmt::format("{} texts of {} tokens in {}: {:.1f} texts, {:.0f} tok/s; beam {}; {} memory{}",
+      fmt::format("{} texts of {} tokens in {}: {:.1f} texts, {:.0f} tok/s, after {} to prepare; "
+                  "beam {}; {} memory{}",
                   with_commas(texts), with_commas(tokens), human_seconds(seconds),
                   static_cast<double>(texts) / seconds, static_cast<double>(tokens) / seconds,
-                  arguments.beam.beam, human_bytes(beam ? beam->session().allocated_bytes() : 0),
+                  human_seconds(preparing), arguments.beam.beam,
+                  human_bytes(beam ? beam->session().allocated_bytes() : 0),
                   cut > 0 ? fmt::format("; {} sources lost what is behind token {}",
                                         with_commas(cut), most.source)
                           : "")
@@ -315,8 +322,9 @@ int generate_command(const GenerateArguments& arguments) {
     if (arguments.input.empty())
       throw usage("this model goes on from paths, not from text", "--input FILE with paths",
                   "a prompt", "--input FILE: a table of frame, agent, x and y");
-    predict_paths(*loaded.model, loaded.folder, arguments.input, arguments.at_once, loaded.passes,
-                  *loaded.backend);
+    predict_paths(*loaded.model, loaded.folder, arguments.input,
+                  arguments.at_once > 0 ? arguments.at_once : sources_at_once(*loaded.backend),
+                  loaded.passes, *loaded.backend);
     return 0;
   }
   if (loaded.pairs() && loaded.tokenizer->end_id() < 0)

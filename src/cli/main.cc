@@ -95,9 +95,9 @@ void add_beam(CLI::App* command, millrace::BeamOptions& beam, int64_t& at_once) 
   command->add_option("--min-tokens", beam.min_length, "beam: tokens before a text may end")
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
       ->capture_default_str();
-  command->add_option("--at-once", at_once, "beam: sources in one batch")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}))
-      ->capture_default_str();
+  command
+      ->add_option("--at-once", at_once, "beam: sources in one batch; 64, on a GPU 256 unless said")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
 }
 
 int run(int argc, char** argv) {

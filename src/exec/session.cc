@@ -154,6 +154,15 @@ std::vector<float> Session::floats_at(const TensorType& t, const std::byte* at) 
   return values;
 }
 
+std::vector<int32_t> Session::integer_output(size_t plan, const std::string& name) const {
+  TensorType t;
+  const std::byte* at = output_place(plan, name, t);
+  MR_CHECK(t.dtype == DType::i32, "output {} is {}", name, t.str());
+  std::vector<int32_t> values(static_cast<size_t>(t.numel()));
+  backend_.copy_out(std::as_writable_bytes(std::span(values)), at);
+  return values;
+}
+
 float Session::scalar_output(size_t plan, const std::string& name) const {
   TensorType t;
   const std::byte* at = output_place(plan, name, t);

@@ -72,6 +72,7 @@ class Session {
     read_bytes(leaf, std::as_writable_bytes(values), begin * static_cast<int64_t>(sizeof(T)));
   }
   std::vector<float> output(size_t plan, const std::string& name) const;
+  std::vector<int32_t> integer_output(size_t plan, const std::string& name) const;
   float scalar_output(size_t plan, const std::string& name) const;
   // The same for several, without waiting for them.
   std::unique_ptr<Late> fetch(size_t plan, std::span<const std::string> names) const;

@@ -146,6 +146,9 @@ inline constexpr const char *kBeamHistory = "beam_history", *kBeamParents = "bea
 // Of the encode graph, for a model whose rows begin with a state of their source: i32 [B], the
 // source of a row.
 inline constexpr const char* kBeamSources = "beam_sources";
+// Of a search with a model that copies: i32 [sources,S], the columns of copy_mix for the words of
+// the sources.
+inline constexpr const char* kBeamColumns = "beam_columns";
 
 // The input of the new tokens: plans of different T share a session, so each has its own.
 inline std::string prompt_leaf(int64_t length) { return fmt::format("prompt{}", length); }

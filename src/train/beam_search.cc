@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 namespace millrace {
@@ -25,12 +26,10 @@ class Best {
  public:
   explicit Best(size_t count) : count_(count) {}
   void offer(const Candidate& c) {
-    if (full() && !better(c, kept_.back())) return;
+    if (kept_.size() == count_ && !better(c, kept_.back())) return;
     kept_.insert(std::upper_bound(kept_.begin(), kept_.end(), c, better), c);
     if (kept_.size() > count_) kept_.pop_back();
   }
-  bool full() const { return kept_.size() == count_; }
-  double worst() const { return kept_.back().score; }
   const std::vector<Candidate>& kept() const { return kept_; }
 
  private:
@@ -50,20 +49,11 @@ std::vector<int32_t> repeating(std::span<const int32_t> tokens, int64_t n) {
   return found;
 }
 
-// P(word) of a model that copies (See et al., arXiv 1704.04368, equation 9): of a row of
-// probabilities, the gate before its sigmoid, and the attention on the places of a source. Words
-// behind the vocabulary stand behind the row.
-void mix(std::span<const float> row, float gate, std::span<const float> attention,
-         std::span<const int32_t> open, std::vector<float>& mixed) {
-  const float generates = 1 / (1 + std::exp(-gate)), copies = 1 / (1 + std::exp(gate));
-  mixed.assign(row.begin(), row.end());
-  for (float& p : mixed) p *= generates;
-  for (size_t s = 0; s < attention.size(); ++s) {
-    const auto word = static_cast<size_t>(open[s]);
-    if (word >= mixed.size()) mixed.resize(word + 1);
-    mixed[word] += copies * attention[s];
-  }
-}
+// A word that a hypothesis could grow by.
+struct Offer {
+  float probability;
+  int32_t word;
+};
 
 // The hypotheses of one source.
 class Search {
@@ -77,11 +67,31 @@ class Search {
   size_t parent(size_t k) const { return parents_[k]; }
   int32_t last(size_t k) const { return live_[k].tokens.back(); }
 
-  // Every one by a token; row(k): the probabilities behind hypothesis k.
-  template <typename Row>
-  void grow(int64_t step, Row row) {
+  // Every one by a token. likeliest(k): the likeliest words behind hypothesis k; all(k): every
+  // word, for when too many of those may not follow.
+  template <typename Offers>
+  void grow(int64_t step, Offers likeliest, Offers all) {
     Best best(2 * width());  // at most half of them end
-    for (size_t k = 0; k < live_.size(); ++k) offer(best, k, row(k), step);
+    for (size_t k = 0; k < live_.size(); ++k) {
+      const std::vector<int32_t> banned = repeating(live_[k].tokens, options_->no_repeat_ngram);
+      auto may_follow = [&](const Offer& o) {
+        return (o.word != tokens_->end || step >= options_->min_length) &&
+               std::find(banned.begin(), banned.end(), o.word) == banned.end();
+      };
+      std::vector<Offer> offers = likeliest(k);
+      if (std::ranges::count_if(offers, may_follow) < 2 * options_->beam) offers = all(k);
+      for (const Offer& o : offers) {
+        if (std::isnan(o.probability))
+          throw Error({.code = ErrorCode::failure,
+                       .what = "the model's probabilities are not numbers",
+                       .where = fmt::format("behind token {} of a target", step),
+                       .expected = "numbers from 0 to 1",
+                       .got = "NaN",
+                       .remedy = "weights of a model that did not diverge"});
+        if (o.probability > 0 && may_follow(o))
+          best.offer({live_[k].score + std::log(static_cast<double>(o.probability)), k, o.word});
+      }
+    }
     std::vector<Hypothesis> next;
     parents_.clear();
     for (size_t i = 0; i < best.kept().size() && next.size() < width(); ++i) {
@@ -113,29 +123,6 @@ class Search {
 
  private:
   size_t width() const { return static_cast<size_t>(options_->beam); }
-
-  void offer(Best& best, size_t k, std::span<const float> row, int64_t step) const {
-    const Hypothesis& from = live_[k];
-    const std::vector<int32_t> banned = repeating(from.tokens, options_->no_repeat_ngram);
-    // A smaller probability than this cannot be among the best: no logarithm is taken.
-    float least = 0;
-    for (size_t v = 0; v < row.size(); ++v) {
-      if (std::isnan(row[v]))
-        throw Error({.code = ErrorCode::failure,
-                     .what = "the model's probabilities are not numbers",
-                     .where = fmt::format("behind token {} of a target", step),
-                     .expected = "numbers from 0 to 1",
-                     .got = "NaN",
-                     .remedy = "weights of a model that did not diverge"});
-      if (!(row[v] > least)) continue;
-      const auto token = static_cast<int32_t>(v);
-      if (token == tokens_->end && step < options_->min_length) continue;
-      if (std::find(banned.begin(), banned.end(), token) != banned.end()) continue;
-      best.offer({from.score + std::log(static_cast<double>(row[v])), k, token});
-      if (best.full())
-        least = std::max(least, 0.999f * static_cast<float>(std::exp(best.worst() - from.score)));
-    }
-  }
 
   void finish(Hypothesis h, size_t length) {
     h.score /= std::pow(static_cast<double>(std::max<size_t>(1, length)), options_->length_penalty);
@@ -216,7 +203,18 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
   std::vector<int32_t> parents = rows;
   session_.write_input<int32_t>(decode_, "prompt_row", rows);
   std::vector<Search> searches(sources.size(), Search(options_, tokens));
-  std::vector<float> mixed;
+  // A column of the probabilities is a word of the vocabulary, or behind it a rare one of a source.
+  const int32_t count = static_cast<int32_t>(tokens.count), V = vocabulary_;
+  auto word_of = [&](int32_t column) { return column < V ? column : column - V + count; };
+  if (copies_) {
+    std::vector<int32_t> columns(E * S, -1);
+    for (size_t e = 0; e < sources.size(); ++e)
+      for (size_t i = 0; i < static_cast<size_t>(lengths[e]); ++i) {
+        const int32_t word = sources[e].open[i];
+        columns[e * S + i] = word < count ? word : word - count + V;
+      }
+    session_.write_input<int32_t>(decode_, kBeamColumns, columns);
+  }
   for (int64_t step = 0; step < room_.max_length; ++step) {
     const auto position = static_cast<int32_t>(step);
     session_.write_input<int32_t>(decode_, prompt_leaf(1), last);
@@ -226,27 +224,35 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
       session_.write_input<int32_t>(decode_, kBeamHistory, history);
     }
     session_.run(decode_);
-    const std::vector<float> probabilities = session_.output(decode_, "probabilities");
-    std::vector<float> gates, attention;
-    if (copies_) {
-      gates = session_.output(decode_, "gate");
-      attention = session_.output(decode_, "attention");
-    }
-    const size_t V = probabilities.size() / R;
+    const std::vector<float> best = session_.output(decode_, "best");
+    const std::vector<int32_t> best_words = session_.integer_output(decode_, "best_words");
+    std::vector<float> probabilities;
+    const size_t B = best.size() / R;
     parents = rows;
     bool all_done = true;
     for (size_t e = 0; e < searches.size(); ++e) {
       Search& s = searches[e];
       if (s.done()) continue;
-      s.grow(step, [&](size_t k) -> std::span<const float> {
-        const size_t r = e * K + k;
-        const std::span<const float> row(probabilities.data() + r * V,
-                                         std::min(V, static_cast<size_t>(tokens.count)));
-        if (!copies_) return row;
-        mix(row, gates[r], {attention.data() + r * S, static_cast<size_t>(lengths[e])},
-            sources[e].open, mixed);
-        return mixed;
-      });
+      using Offers = std::function<std::vector<Offer>(size_t)>;
+      // Columns between the tokenizer's words and the model's are no words.
+      auto add = [&](std::vector<Offer>& offers, float probability, int32_t column) {
+        if (column < count || column >= V) offers.push_back({probability, word_of(column)});
+      };
+      const Offers likeliest = [&](size_t k) {
+        std::vector<Offer> offers;
+        for (size_t i = (e * K + k) * B; i < (e * K + k + 1) * B; ++i)
+          add(offers, best[i], best_words[i]);
+        return offers;
+      };
+      const Offers all = [&](size_t k) {
+        if (probabilities.empty()) probabilities = session_.output(decode_, "probabilities");
+        const size_t columns = probabilities.size() / R;
+        std::vector<Offer> offers;
+        for (size_t c = 0; c < columns; ++c)
+          add(offers, probabilities[(e * K + k) * columns + c], static_cast<int32_t>(c));
+        return offers;
+      };
+      s.grow(step, likeliest, all);
       for (size_t k = 0; k < s.live(); ++k) {
         parents[e * K + k] = static_cast<int32_t>(e * K + s.parent(k));
         last[e * K + k] = s.last(k) < tokens.count ? s.last(k) : tokens.unknown;

@@ -49,6 +49,7 @@ class BeamSearch {
   BeamSearch(const Model& model, Session& session, size_t first_plan, const BeamRoom& room,
              const BeamOptions& options)
       : copies_(model.takes().open_words),
+        vocabulary_(static_cast<int32_t>(model.vocab_size())),
         session_(session),
         encode_(first_plan),
         decode_(first_plan + 1),
@@ -62,6 +63,7 @@ class BeamSearch {
  private:
   std::vector<int32_t> encode(std::span<const BeamSource> sources);  // returns their lengths
   bool copies_;
+  int32_t vocabulary_;
   Session& session_;
   size_t encode_, decode_;
   BeamRoom room_;
@@ -70,6 +72,9 @@ class BeamSearch {
 
 // Refuses a beam that is wider than the words that there are, said at `where`.
 void check_beam(int64_t beam, int64_t words, const std::string& where, const std::string& remedy);
+
+// Sources of a batch where nobody says: a GPU takes many for the time of few.
+inline int64_t sources_at_once(const Backend& backend) { return backend.on_host() ? 64 : 256; }
 
 // A beam search with a session of its own.
 class BeamSession {

@@ -238,7 +238,19 @@ BeamPlans make_beam_plans(const Model& model, const BeamRoom& room, int64_t beam
       .batch = room.sources * beam, .length = 1, .source = room.max_source, .beams = beam};
   Builder b;
   b.training = false;
-  b.output("probabilities", b.op("softmax", {model.build_decode(b, shape, room.max_length)}));
+  Value probabilities = b.op("softmax", {model.build_decode(b, shape, room.max_length)});
+  if (model.takes().open_words) {
+    auto output = [&](const char* name) { return b.graph().outputs.at(name); };
+    const Value columns = b.input(kBeamColumns, {{room.sources, room.max_source}, DType::i32}),
+                lengths{b.graph().find_leaf("source_lengths"), 0};
+    probabilities =
+        b.op("copy_mix", {probabilities, output("gate"), output("attention"), columns, lengths});
+  }
+  const int64_t words = b.shape(probabilities).last();
+  const auto best = b.op_all("top_k", {probabilities}, {{"k", std::min(words, best_of_row(beam))}});
+  b.output("probabilities", probabilities);
+  b.output("best", best[0]);
+  b.output("best_words", best[1]);
   auto plan = [&](Graph graph) {
     for (Node& n : graph.nodes)
       if (n.leaf == Leaf::cache) n.name = "beam." + n.name;

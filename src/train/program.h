@@ -45,8 +45,9 @@ inline int64_t prefill_chunk(int64_t capacity) { return std::min<int64_t>(64, ca
 DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
                               KernelChooser& chooser);
 
-// Beam search: sources, and one more token for every row; output probabilities. Their caches have
-// names of their own, so that DecodePlans may stand beside them in a session.
+// Beam search: sources, and one more token for every row; outputs: probabilities, the best of a row
+// and their words; with those of the source behind the vocabulary for a model that copies. Their
+// caches have names of their own, so that DecodePlans may stand beside them in a session.
 struct BeamPlans {
   Plan encode, decode;
 };
@@ -54,6 +55,8 @@ struct BeamPlans {
 struct BeamRoom {
   int64_t sources = 1, max_source = 0, max_length = 0;  // of a source, of a target
 };
+// As many of a row as hypotheses could grow by, and some that may not follow.
+inline int64_t best_of_row(int64_t beam) { return 2 * beam + 8; }
 BeamPlans make_beam_plans(const Model& model, const BeamRoom& room, int64_t beam,
                           const PassOptions& options, KernelChooser& chooser);
 // For the texts that validation writes while a run trains.

@@ -110,8 +110,9 @@ Metrics evaluate_texts(const Model& model, const Settings& settings, const Train
                        Backend& backend, const fs::path& folder, const TextEvaluation& options) {
   if (!model.takes().pairs) return {};
   const MaxLengths most = model.max_lengths();
-  BeamSession own(model, {options.at_once, most.source, most.target}, options.beam,
-                  settings.pass_options(), backend);
+  const int64_t at_once = options.at_once > 0 ? options.at_once : sources_at_once(backend);
+  BeamSession own(model, {at_once, most.source, most.target}, options.beam, settings.pass_options(),
+                  backend);
   load_model(folder, own.session(), model);
   own.refresh();
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();

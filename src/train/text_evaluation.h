@@ -8,8 +8,8 @@ namespace millrace {
 
 struct TextEvaluation {
   BeamOptions beam;
-  int64_t at_once = 64;  // sources
-  int64_t most = 0;      // pairs; 0: all
+  int64_t at_once = 0;  // sources; 0: as many as suit the device
+  int64_t most = 0;     // pairs; 0: all
 };
 
 // With the weights of a folder. Nothing for a model that takes no pairs.
