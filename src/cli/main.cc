@@ -205,6 +205,9 @@ int run(int argc, char** argv) {
   generate_app->add_option(
       "--input", generate.input,
       "a file with a prompt, or a source, on each line; a line for each comes out");
+  generate_app->add_option("--class-column", generate.class_column,
+                           "trajectories: a column of --input, by number or name, that holds "
+                           "classes and is not read");
   generate_app->add_flag("--ids", generate.ids, "print tokens as numbers");
   add_beam(generate_app, generate.beam, generate.at_once);
   generate_app->add_option("--max-tokens", generate.options.max_tokens, "tokens to generate")

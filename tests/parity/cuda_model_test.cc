@@ -34,7 +34,15 @@ const Case kCases[] = {
     {"pointer_generator",
      "emb_dim: 24, hidden_dim: 32, num_layers: 2",
      {3, 9, false, 21},
-     "pointer_generator"}};
+     "pointer_generator"},
+    {"trajectory",
+     "d_model: 32, num_layers: 2, num_heads: 2, likelihood: gaussian",
+     {3, 18},
+     "trajectory"},
+    {"trajectory_packed_classes",
+     "d_model: 32, num_layers: 2, num_heads: 2, classes: 5",
+     {3, 36, true},
+     "trajectory"}};
 
 class CudaModel : public testing::TestWithParam<Case> {
  protected:
