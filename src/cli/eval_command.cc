@@ -15,7 +15,6 @@
 #include "train/text_evaluation.h"
 
 namespace millrace {
-
 namespace {
 
 // A folder that has no config, exported or of somebody else: the model is the folder's, and the
@@ -40,9 +39,10 @@ int eval_command(const EvalArguments& arguments) {
   const std::string runs = load_settings(request)->settings.runs_folder;
   const fs::path folder = find_model_folder(runs, arguments.model);
   request.config = (folder / "config.resolved.yaml").string();
-  const bool has_config = fs::is_regular_file(request.config),
-             says_data = std::any_of(request.overrides.begin(), request.overrides.end(),
-                                     [](const std::string&o) { return o.starts_with("data."); });
+  const bool has_config = fs::is_regular_file(request.config);
+  const bool says_data =
+      std::any_of(request.overrides.begin(), request.overrides.end(),
+                  [](const std::string& text) { return text.starts_with("data."); });
   if (!has_config && says_data)
     ask_for_folder(folder, request);
   else if (!has_config)

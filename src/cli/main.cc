@@ -156,7 +156,11 @@ int run(int argc, char** argv) {
     sub->add_flag("--json", data.json, "the same as one JSON object");
   millrace::EvalArguments eval;
   CLI::App* eval_app = app.add_subcommand("eval", "validate a trained model");
-  eval_app->add_option("RUN", eval.model, "run folder or name, or a checkpoint")->required();
+  eval_app
+      ->add_option(
+          "RUN", eval.model,
+          "run folder or name, or a checkpoint; or another model folder with data.train=FILE")
+      ->required();
   eval_app->add_option("OVERRIDES", eval.overrides, "a.b=c, such as data.validation=other.txt");
   eval_app
       ->add_option("--split", eval.split,
