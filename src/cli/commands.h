@@ -72,6 +72,7 @@ int compare_command(const CompareArguments& arguments);
 struct GenerateArguments {
   std::string folder;                     // a checkpoint, a Hugging Face folder, or a run folder
   std::string prompt, prompt_ids, input;  // one of them; input: a file with a prompt on each line
+  std::string class_column;               // of an input of trajectories: not read
   bool ids = false;                       // tokens as numbers instead of text
   std::string device = "auto", precision = "auto";
   GenerateOptions options;

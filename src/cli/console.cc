@@ -128,6 +128,8 @@ void Console::evaluated(int64_t step, const Metrics& metrics, bool best) {
                                  best ? " *" : "");
   if (const auto ade = metrics.find("eval/ade"); ade != metrics.end())
     text += fmt::format("  ADE {:.3f}, FDE {:.3f}", ade->second, metrics.at("eval/fde"));
+  if (const auto share = metrics.find("eval/class_accuracy"); share != metrics.end())
+    text += fmt::format("  classes {:.1f} %", 100 * share->second);
   if (entropy_)
     text += fmt::format("  ({:+.1f} % over the source's entropy {:.4f})",
                         100 * (loss / *entropy_ - 1), *entropy_);

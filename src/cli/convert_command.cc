@@ -37,8 +37,19 @@ std::string bytes_of(const std::vector<float>& values, DType dtype) {
   return bytes;
 }
 
+// What a model needs beside its weights to read its data, as its folder has it.
+struct Reading {
+  std::unique_ptr<Tokenizer> tokenizer;        // null: there is none
+  PromptFrame frame;                           // of prompts that are text
+  std::optional<Normalisation> normalisation;  // of states
+  // What the tokenizer's own file says need not be said beside it.
+  PromptForm form() const {
+    return {tokenizer->opening().empty() && !frame.before.empty(), !frame.behind.empty()};
+  }
+};
+
 void write_folder(const fs::path& to, const ConvertArguments& arguments, const Model& model,
-                  const ModelWeights& weights, const Tokenizer* tokenizer, bool adds_start) {
+                  const ModelWeights& weights, const Reading& reading) {
   const auto parameters = model.parameters();
   std::vector<TensorToWrite> list;
   for (const Parameter& p : parameters)
@@ -62,13 +73,15 @@ void write_folder(const fs::path& to, const ConvertArguments& arguments, const M
   file.sync();
   file.close();
   auto config = nlohmann::ordered_json::parse(model.external_config());
-  if (tokenizer) {
+  if (const Tokenizer* tokenizer = reading.tokenizer.get()) {
     if (tokenizer->start_id() >= 0) config["bos_token_id"] = tokenizer->start_id();
     if (tokenizer->end_id() >= 0) config["eos_token_id"] = tokenizer->end_id();
     const TokenizerFile text = tokenizer->file();
     write_new_file(to / text.name, text.bytes);
-    if (adds_start) write_new_file(to / kTokenizerConfigFile, tokenizer_config_text(true));
+    if (const PromptForm form = reading.form(); form != PromptForm{})
+      write_new_file(to / kTokenizerConfigFile, tokenizer_config_text(form));
   }
+  if (reading.normalisation) write_new_file(to / kNormalisationFile, reading.normalisation->text());
   config["torch_dtype"] = arguments.dtype == "f32"   ? "float32"
                           : arguments.dtype == "f16" ? "float16"
                                                      : "bfloat16";
@@ -92,7 +105,7 @@ std::vector<float> with_neighbours(const std::vector<float>& values, int64_t row
 
 // What a GGUF file says beside its tensors: known, or refused, before anything is made.
 std::vector<GgufEntry> gguf_metadata(const fs::path& to, const ConvertArguments& arguments,
-                                     const Model& model, const Tokenizer* tokenizer) {
+                                     const Model& model, const Reading& reading) {
   const auto form = model.gguf_form();
   if (!form)
     throw Error({.code = ErrorCode::config,
@@ -107,9 +120,14 @@ std::vector<GgufEntry> gguf_metadata(const fs::path& to, const ConvertArguments&
   metadata.push_back({"general.file_type", arguments.dtype == "f32"   ? uint32_t{0}
                                            : arguments.dtype == "f16" ? uint32_t{1}
                                                                       : uint32_t{32}});
-  if (tokenizer) {
-    auto more = gguf_tokenizer(*tokenizer, model.vocab_size());
+  if (reading.tokenizer) {
+    auto more = gguf_tokenizer(*reading.tokenizer, model.vocab_size(), reading.frame.before);
     metadata.insert(metadata.end(), more.begin(), more.end());
+    if (!reading.frame.behind.empty())
+      std::fprintf(stderr,
+                   "note     prompts of this model end with token %d, which llama.cpp does not put "
+                   "there: it must be in the prompt\n",
+                   reading.frame.behind[0]);
   } else {
     metadata.push_back({"tokenizer.ggml.model", std::string("none")});
   }
@@ -141,11 +159,12 @@ void write_gguf_file(const fs::path& to, const ConvertArguments& arguments, cons
 }
 
 // A tokenizer that does not fit the weights, or none that can be read: said, not hidden.
-std::unique_ptr<Tokenizer> tokenizer_for(const fs::path& folder, const Model& model) {
+Reading reading_of(const fs::path& folder, const Model& model) {
+  if (model.takes().states) return {nullptr, {}, load_normalisation(folder, model)};
   const auto file = tokenizer_file(folder);
   if (!file) {
     std::fprintf(stderr, "note     %s has no tokenizer: none is written\n", folder.c_str());
-    return nullptr;
+    return {};
   }
   auto tokenizer = load_tokenizer(folder);
   if (tokenizer->vocab_size() > model.vocab_size())
@@ -155,7 +174,8 @@ std::unique_ptr<Tokenizer> tokenizer_for(const fs::path& folder, const Model& mo
                  .expected = fmt::format("at most {} tokens, as the model has", model.vocab_size()),
                  .got = fmt::format("{}", tokenizer->vocab_size()),
                  .remedy = "the tokenizer that the weights were trained with"});
-  return tokenizer;
+  PromptFrame frame = prompt_frame(folder, *tokenizer);
+  return {std::move(tokenizer), std::move(frame), {}};
 }
 
 }  // namespace
@@ -182,14 +202,11 @@ int convert_command(const ConvertArguments& arguments) {
   const auto model = load_model_config(from);
   const bool gguf = arguments.format == "gguf";
   check_folder(from, *model);
-  const auto tokenizer = tokenizer_for(from, *model);
-  // What the tokenizer's own file says need not be said beside it.
-  const bool adds_start =
-      tokenizer && tokenizer->opening().empty() && !prompt_opening(from, *tokenizer).empty();
+  const Reading reading = reading_of(from, *model);
   const ModelWeights weights(from);
   const fs::path staged = fs::absolute(to).parent_path() / (".tmp-" + to.filename().string());
   const auto metadata =
-      gguf ? gguf_metadata(to, arguments, *model, tokenizer.get()) : std::vector<GgufEntry>{};
+      gguf ? gguf_metadata(to, arguments, *model, reading) : std::vector<GgufEntry>{};
   const fs::path made = gguf ? staged / to.filename() : staged;
   if (fs::exists(staged)) remove_folder(staged);
   create_folders(staged);
@@ -197,7 +214,7 @@ int convert_command(const ConvertArguments& arguments) {
     if (gguf)
       write_gguf_file(made, arguments, *model, weights, metadata);
     else
-      write_folder(made, arguments, *model, weights, tokenizer.get(), adds_start);
+      write_folder(made, arguments, *model, weights, reading);
     rename_path(made, to);
     if (gguf) remove_folder(staged);
   } catch (const Error&) {

@@ -106,9 +106,10 @@ std::string source_text(const Dataset& data) {
     out += fmt::format("paths        {} training, {} validation, {} test; {} bad\n",
                        with_commas(data.counts.records[0]), with_commas(data.counts.records[1]),
                        with_commas(data.counts.records[2]), with_commas(data.counts.bad));
-    out +=
-        fmt::format("points       {} training, {} numbers each\n",
-                    with_commas(data.trajectories[0]->points()), data.trajectories[0]->channels());
+    out += fmt::format(
+        "points       {} training, {} numbers each{}\n",
+        with_commas(data.trajectories[0]->points()), data.trajectories[0]->channels(),
+        data.classes() > 0 ? fmt::format(" and one of {} classes", data.classes()) : "");
     return out;
   }
   if (data.records)

@@ -1,4 +1,5 @@
 // millrace eval: the metrics of a trained model on validation or test data.
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,23 @@
 #include "train/text_evaluation.h"
 
 namespace millrace {
+namespace {
+
+// A folder that has no config, exported or of somebody else: the model is the folder's, and the
+// overrides say what it is to read.
+void ask_for_folder(const fs::path& folder, RunRequest& request) {
+  const MaxLengths lengths = load_model_config(folder)->max_lengths();
+  request.config.clear();
+  request.bare = true;
+  request.overrides.insert(request.overrides.begin(),
+                           {"model.init_from=" + fs::absolute(folder).string(),
+                            fmt::format("training.max_length={}", lengths.target)});
+  if (lengths.source > 0)
+    request.overrides.insert(request.overrides.begin(),
+                             fmt::format("training.max_source_length={}", lengths.source));
+}
+
+}  // namespace
 
 int eval_command(const EvalArguments& arguments) {
   RunRequest request{"", arguments.overrides};
@@ -21,13 +39,19 @@ int eval_command(const EvalArguments& arguments) {
   const std::string runs = load_settings(request)->settings.runs_folder;
   const fs::path folder = find_model_folder(runs, arguments.model);
   request.config = (folder / "config.resolved.yaml").string();
-  if (!fs::is_regular_file(request.config))
+  const bool has_config = fs::is_regular_file(request.config);
+  const bool says_data =
+      std::any_of(request.overrides.begin(), request.overrides.end(),
+                  [](const std::string& text) { return text.starts_with("data."); });
+  if (!has_config && says_data)
+    ask_for_folder(folder, request);
+  else if (!has_config)
     throw Error({.code = ErrorCode::config,
                  .what = "the folder says nothing about data",
                  .where = request.config,
                  .expected = "config.resolved.yaml, which every checkpoint of Millrace has",
                  .got = "nothing there",
-                 .remedy = "name a run or a checkpoint of a run"});
+                 .remedy = "name a run or a checkpoint of a run, or the data: data.train=FILE"});
   DataProgress progress;
   const auto run = load_run(request, progress);
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);

@@ -68,7 +68,7 @@ struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;  // null: ids go in and out
   std::unique_ptr<Backend> backend;
   PassOptions passes;
-  std::vector<int32_t> opening;  // of a prompt that is text
+  PromptFrame frame;  // of a prompt that is text
 
   bool pairs() const { return model->takes().pairs; }
   int64_t allowed() const {
@@ -83,9 +83,11 @@ struct Loaded {
     if (model->takes().open_words) {
       prompt.source = source_to_copy(*tokenizer, text, place, prompt.rare);
     } else {
-      if (!pairs()) prompt.source.ids = opening;
+      // As sources ended in training; of a model of pairs it is always so.
+      const auto& behind = pairs() ? std::vector{tokenizer->end_id()} : frame.behind;
+      if (!pairs()) prompt.source.ids = frame.before;
       tokenizer->encode(text, place, prompt.source.ids);
-      if (pairs()) prompt.source.ids.push_back(tokenizer->end_id());  // as sources end in training
+      prompt.source.ids.insert(prompt.source.ids.end(), behind.begin(), behind.end());
     }
     for (int32_t id : prompt.source.ids)
       if (id >= model->vocab_size())
@@ -113,7 +115,7 @@ Loaded load(const GenerateArguments& arguments) {
   check_weights(l.folder, *l.model);
   if (!l.model->takes().states && (arguments.prompt_ids.empty() || !arguments.ids || l.pairs()))
     l.tokenizer = load_tokenizer(l.folder);
-  if (l.tokenizer) l.opening = prompt_opening(l.folder, *l.tokenizer);
+  if (l.tokenizer) l.frame = prompt_frame(l.folder, *l.tokenizer);
   l.backend = open_device(arguments.device, {}, [](const std::string& text) {
     std::fprintf(stderr, "%s\n", text.c_str());
   });
@@ -322,7 +324,7 @@ int generate_command(const GenerateArguments& arguments) {
     if (arguments.input.empty())
       throw usage("this model goes on from paths, not from text", "--input FILE with paths",
                   "a prompt", "--input FILE: a table of frame, agent, x and y");
-    predict_paths(*loaded.model, loaded.folder, arguments.input,
+    predict_paths(*loaded.model, loaded.folder, arguments.input, arguments.class_column,
                   arguments.at_once > 0 ? arguments.at_once : sources_at_once(*loaded.backend),
                   loaded.passes, *loaded.backend);
     return 0;

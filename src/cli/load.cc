@@ -15,7 +15,6 @@
 #include "train/auto_batch.h"
 #include "train/evaluation.h"
 #include "train/text_evaluation.h"
-#include "train/trajectory_evaluation.h"
 
 namespace millrace {
 namespace {
@@ -149,14 +148,7 @@ void take_tokenizer(LoadedRun& run) {
 void take_normalisation(const LoadedRun& run, Dataset& set) {
   const std::string& folder = run.settings.tuning.init_from;
   if (folder.empty() || !set.has_trajectories()) return;
-  try {
-    set.normalisation = normalisation_of(folder, *run.model);
-  } catch (const Error& e) {
-    ErrorFields fields = e.fields();
-    fields.code = ErrorCode::config;
-    fields.remedy = "name a run, or a checkpoint of one: it has the normalisation of its data";
-    throw Error(fields);
-  }
+  set.normalisation = load_normalisation(folder, *run.model);
 }
 
 // More ids than the weights have rows.
@@ -288,6 +280,31 @@ void check_metric(const LoadedRun& run) {
                .got = metric,
                .remedy = near.empty() ? "checkpoint.metric=eval/loss"
                                       : fmt::format("did you mean `{}`?", near)});
+}
+
+// Classes of the data are for a model's head, and the other way round.
+void check_classes(LoadedRun& run) {
+  constexpr const char *kColumn = "data.class_column", *kClasses = "model.classes";
+  const std::string& column = run.settings.data.class_column;
+  const int64_t classes = run.model->takes().classes;
+  if ((classes > 0) == !column.empty()) return;
+  if (classes > 0)
+    throw Error({.code = ErrorCode::config,
+                 .what = fmt::format("the model has {} classes, and the data none", classes),
+                 .where = run.schema.where(kClasses),
+                 .expected = "data.class_column, where the class of a state stands",
+                 .got = "none",
+                 .remedy = "data.class_column=5, or whatever number or name the column has; or "
+                           "model.classes=0"});
+  const bool can = run.schema.knows(kClasses);
+  throw Error({.code = ErrorCode::config,
+               .what = "the data has classes, and the model none",
+               .where = run.schema.where(kColumn),
+               .expected = can ? "model.classes of 2 or more" : "a model with model.classes",
+               .got = can ? "0" : run.settings.model_type + ", which has no such key",
+               .remedy = can ? "model.classes=2, or as many as there are; or leave "
+                               "data.class_column out"
+                             : "leave data.class_column out"});
 }
 
 void check_evaluated(const LoadedRun& run, const Dataset& set, SplitName evaluated) {
@@ -429,7 +446,9 @@ void take_batch(LoadedRun& run, int64_t batch, const std::string& reason) {
 
 std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   auto run = std::make_unique<LoadedRun>();
-  const std::string name = request.config.empty() ? "built-in quickstart" : request.config;
+  const std::string name = request.bare             ? "command line"
+                           : request.config.empty() ? "built-in quickstart"
+                                                    : request.config;
   if (!request.config.empty() && !fs::is_regular_file(request.config))
     throw Error(
         {.code = ErrorCode::config,
@@ -439,8 +458,9 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
          .got = fs::is_directory(request.config) ? "a folder" : "nothing there",
          .remedy =
              "name a file (configs/ has ready ones), or leave it out for the built-in quickstart"});
-  run->config_text =
-      request.config.empty() ? std::string(kQuickstartConfig) : read_file(request.config, 16 << 20);
+  run->config_text = request.bare             ? "{}\n"
+                     : request.config.empty() ? std::string(kQuickstartConfig)
+                                              : read_file(request.config, 16 << 20);
   const ModelChoice choice = model_choice(run->config_text, name, request.overrides);
   std::string family;
   if (choice.init_from.empty()) {
@@ -520,8 +540,9 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
     run->settings.data.vocab_size = size;
     run->schema.note("data.vocab_size", given ? "auto: model.vocab_size" : "auto");
   }
+  check_classes(*run);
   take_tokenizer(*run);
-  Dataset set = open_dataset(data_options(s), observer);
+  Dataset set = open_dataset(data_options(s, run->model->takes()), observer);
   if (set.counts.bad > 0)
     observer.note(fmt::format("{} bad records were passed over, the first: {}",
                               with_commas(set.counts.bad), set.counts.first_bad));

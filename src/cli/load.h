@@ -18,6 +18,7 @@ struct RunRequest {
   std::string dataset = {};            // --dataset: a name in the config's section `datasets`
   int64_t settled_batch = 0;           // what `training.batch_size: auto` stands for; 0: open
   SplitName evaluated = SplitName::validation;
+  bool bare = false;  // there is no config but the overrides
 };
 
 struct LoadedRun {

@@ -156,7 +156,11 @@ int run(int argc, char** argv) {
     sub->add_flag("--json", data.json, "the same as one JSON object");
   millrace::EvalArguments eval;
   CLI::App* eval_app = app.add_subcommand("eval", "validate a trained model");
-  eval_app->add_option("RUN", eval.model, "run folder or name, or a checkpoint")->required();
+  eval_app
+      ->add_option(
+          "RUN", eval.model,
+          "run folder or name, or a checkpoint; or another model folder with data.train=FILE")
+      ->required();
   eval_app->add_option("OVERRIDES", eval.overrides, "a.b=c, such as data.validation=other.txt");
   eval_app
       ->add_option("--split", eval.split,
@@ -205,6 +209,9 @@ int run(int argc, char** argv) {
   generate_app->add_option(
       "--input", generate.input,
       "a file with a prompt, or a source, on each line; a line for each comes out");
+  generate_app->add_option("--class-column", generate.class_column,
+                           "trajectories: a column of --input, by number or name, that holds "
+                           "classes and is not read");
   generate_app->add_flag("--ids", generate.ids, "print tokens as numbers");
   add_beam(generate_app, generate.beam, generate.at_once);
   generate_app->add_option("--max-tokens", generate.options.max_tokens, "tokens to generate")

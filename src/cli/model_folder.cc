@@ -6,6 +6,7 @@
 #include "train/checkpoint.h"
 #include "train/model_weights.h"
 #include "train/run_folder.h"
+#include "train/trajectory_evaluation.h"
 #include "train/weights.h"
 
 namespace millrace {
@@ -88,14 +89,27 @@ std::optional<fs::path> tokenizer_file(const fs::path& folder) {
   return found;
 }
 
-std::vector<int32_t> prompt_opening(const fs::path& folder, const Tokenizer& tokenizer) {
-  if (std::vector<int32_t> ids = tokenizer.opening(); !ids.empty()) return ids;
+PromptFrame prompt_frame(const fs::path& folder, const Tokenizer& tokenizer) {
+  PromptFrame frame{tokenizer.opening(), {}};
   const auto file = tokenizer_file(folder);
   const fs::path config = file ? file->parent_path() / kTokenizerConfigFile : fs::path();
-  if (tokenizer.start_id() < 0 || !fs::is_regular_file(config) ||
-      !read_adds_start(read_file(config, 16 << 20), config.string()))
-    return {};
-  return {tokenizer.start_id()};
+  if (!fs::is_regular_file(config)) return frame;
+  const PromptForm form = read_prompt_form(read_file(config, 16 << 20), config.string());
+  if (form.start && frame.before.empty() && tokenizer.start_id() >= 0)
+    frame.before = {tokenizer.start_id()};
+  if (form.end && tokenizer.end_id() >= 0) frame.behind = {tokenizer.end_id()};
+  return frame;
+}
+
+Normalisation load_normalisation(const fs::path& folder, const Model& model) {
+  try {
+    return normalisation_of(folder, model);
+  } catch (const Error& e) {
+    ErrorFields fields = e.fields();
+    fields.code = ErrorCode::config;
+    fields.remedy = "name a run, or a checkpoint of one: it has the normalisation of its data";
+    throw Error(fields);
+  }
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/file.h"
+#include "data/normalisation.h"
 #include "data/tokenizer.h"
 #include "model/model.h"
 
@@ -25,9 +26,14 @@ std::unique_ptr<Model> load_model_config(const fs::path& folder, std::string* fa
 void check_folder(const fs::path& folder, const Model& model);
 // Where a folder keeps its tokenizer; nothing: it has none.
 std::optional<fs::path> tokenizer_file(const fs::path& folder);
-// What a prompt of a folder's model begins with: what its tokenizer puts before a text or, of our
-// own, what rows of its training began with.
-std::vector<int32_t> prompt_opening(const fs::path& folder, const Tokenizer& tokenizer);
+// What stands around a prompt of a folder's model: before it what its tokenizer puts before a text
+// or, of our own, what rows of its training began with; behind it what a source ended with.
+struct PromptFrame {
+  std::vector<int32_t> before, behind;
+};
+PromptFrame prompt_frame(const fs::path& folder, const Tokenizer& tokenizer);
+// How the states that a folder's model reads are scaled; Error (config) when it does not say.
+Normalisation load_normalisation(const fs::path& folder, const Model& model);
 // Error when there is no tokenizer.json, or it is of a kind that Millrace does not read.
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder);
 

@@ -13,16 +13,16 @@
 namespace millrace {
 namespace {
 
-Trajectories read_paths(const fs::path& input) {
+Trajectories read_paths(const fs::path& input, const ClassColumn& classes) {
   std::string bytes;
   append_unpacked_file(input, bytes);
   return input.extension() == ".safetensors"
              ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), input)
-             : parse_trajectory_table(bytes, input.string());
+             : parse_trajectory_table(bytes, input.string(), false, classes);
 }
 
-void check_paths(const Trajectories& scene, const PathPrediction& prediction,
-                 const fs::path& input) {
+void check_paths(const Trajectories& scene, const PathPrediction& prediction, const fs::path& input,
+                 bool may_have_classes) {
   auto refuse = [&](const std::string& what, const std::string& where, const std::string& expected,
                     const std::string& got, const std::string& remedy) {
     throw Error({.code = ErrorCode::config,
@@ -38,7 +38,8 @@ void check_paths(const Trajectories& scene, const PathPrediction& prediction,
   if (scene.channels != prediction.channels())
     refuse("points of another kind than the model knows", input.string(),
            fmt::format("{} numbers a point", prediction.channels()), std::to_string(scene.channels),
-           "data as the model was trained on");
+           may_have_classes ? "--class-column 5, or whatever number or name a column of classes has"
+                            : "data as the model was trained on");
   const int64_t least = prediction.parts().previous;
   for (const Trajectory& path : scene.paths)
     if (path.length < least)
@@ -52,11 +53,13 @@ void check_paths(const Trajectories& scene, const PathPrediction& prediction,
 }  // namespace
 
 void predict_paths(const Model& model, const fs::path& folder, const fs::path& input,
-                   int64_t at_once, const PassOptions& passes, Backend& backend) {
-  const Trajectories scene = read_paths(input);
+                   const std::string& class_column, int64_t at_once, const PassOptions& passes,
+                   Backend& backend) {
+  const int64_t classes = model.takes().classes;
+  const Trajectories scene = read_paths(input, {class_column, int64_t{1} << 31});
   at_once = std::clamp<int64_t>(std::ssize(scene.paths), 1, at_once);
   PathPrediction prediction(model, at_once, folder, passes, backend);
-  check_paths(scene, prediction, input);
+  check_paths(scene, prediction, input, classes > 0 && class_column.empty());
   const int64_t begin = now_ns();
   for (size_t first = 0; first < scene.paths.size(); first += static_cast<size_t>(at_once)) {
     const auto group =
@@ -71,8 +74,8 @@ void predict_paths(const Model& model, const fs::path& folder, const fs::path& i
       for (int64_t t = 0; t < prediction.parts().current; ++t) {
         text += fmt::format("{}\t{}", last + (t + 1) * scene.frame_step, group[i].agent);
         for (int64_t c = 0; c < scene.channels; ++c)
-          text += fmt::format("\t{}", found[i][static_cast<size_t>(t * scene.channels + c)]);
-        text += "\n";
+          text += fmt::format("\t{}", found[i].states[static_cast<size_t>(t * scene.channels + c)]);
+        text += classes > 0 ? fmt::format("\t{}\n", found[i].label) : "\n";
       }
     }
     put(text);

@@ -13,11 +13,10 @@
 namespace millrace {
 namespace {
 
-// `channels`: of states; 0: there are tokens.
-void clear(Batch& batch, const BatchShape& shape, bool open_words = false, int64_t channels = 0) {
+void clear(Batch& batch, const BatchShape& shape, bool open_words = false, StatePlace states = {}) {
   const auto places = static_cast<size_t>(shape.batch * shape.length);
-  if (channels > 0) {
-    clear_states(batch, shape, channels);
+  if (states.channels > 0) {
+    clear_states(batch, shape, states);
   } else {
     batch.tokens.assign(places, 0);
     batch.targets.assign(places, -1);
@@ -31,7 +30,7 @@ void clear(Batch& batch, const BatchShape& shape, bool open_words = false, int64
     batch.source_lengths.assign(static_cast<size_t>(shape.batch), 0);
     if (open_words) batch.source_open.assign(batch.source.size(), -1);
   }
-  batch.useful = batch.scored = 0;
+  batch.useful = batch.scored = batch.labelled = 0;
 }
 
 // T tokens and, one place further, T targets from a long text.
@@ -132,10 +131,10 @@ class SequenceBatches : public Batches {
 class BucketShapes {
  public:
   explicit BucketShapes(BucketOrder order, bool open_words = false,
-                        std::vector<LengthStage> stages = {}, int64_t channels = 0)
+                        std::vector<LengthStage> stages = {}, StatePlace states = {})
       : order_(std::move(order)),
         open_words_(open_words),
-        channels_(channels),
+        states_(states),
         stages_(std::move(stages)) {
     const auto& buckets = order_.buckets();
     for (auto b = buckets.rbegin(); b != buckets.rend(); ++b)
@@ -168,7 +167,7 @@ class BucketShapes {
                                     [&](const LengthStage& s) { return position < s.end; });
     batch.shape = place_of_shape_[static_cast<size_t>(stage - stages_.begin())]
                                  [order_.bucket_of(index, epoch)];
-    clear(batch, shapes_[batch.shape], open_words_, channels_);
+    clear(batch, shapes_[batch.shape], open_words_, states_);
     thread_local std::vector<int64_t> ranks;
     order_.ranks(index, epoch, ranks);
     for (size_t row = 0; row < ranks.size(); ++row)
@@ -186,7 +185,7 @@ class BucketShapes {
 
   BucketOrder order_;
   bool open_words_;
-  int64_t channels_;
+  StatePlace states_;
   std::vector<LengthStage> stages_;
   std::vector<BatchShape> shapes_;
   std::vector<std::vector<size_t>> place_of_shape_;  // by stage, full lengths last, and bucket
@@ -292,8 +291,8 @@ class PackedRows {
   // Makes room, and calls put(rank, place, segment), which returns the places it took.
   template <typename Put>
   void fill(int64_t position, int64_t positions, const BatchShape& shape, Batch& batch,
-            int64_t channels, Put put) const {
-    clear(batch, shape, false, channels);
+            StatePlace states, Put put) const {
+    clear(batch, shape, false, states);
     batch.shape = 0;
     thread_local std::vector<int64_t> ranks;
     const int64_t all = order_.rows_per_epoch();
@@ -324,7 +323,7 @@ class PackedBatches : public SequenceBatches {
     take(rows_.order(), rows_.row_length(), o);
   }
   void fill(int64_t position, Batch& batch) const override {
-    rows_.fill(position, positions_, shapes_[0], batch, 0,
+    rows_.fill(position, positions_, shapes_[0], batch, {},
                [&](int64_t rank, int64_t place, int32_t segment) {
                  return put(rank, place, segment, true, batch);
                });
@@ -341,7 +340,7 @@ class StateBatches : public Batches {
       : store_(data.trajectories[static_cast<size_t>(split)]),
         turn_seed_(o.states.rotate && store_->channels() >= 2 ? o.seed : std::nullopt),
         normalisation_(data.normalisation),
-        C_(store_->channels()),
+        room_{store_->channels(), store_->classes() > 0},
         parts_(o.states.parts),
         samples_(std::move(found)) {
     auto add = [&](int64_t count, const char* what) {
@@ -363,10 +362,16 @@ class StateBatches : public Batches {
     const StateSample& s = samples_.samples[static_cast<size_t>(rank)];
     const int64_t n = StateParts::places(s.states);
     thread_local std::vector<float> states;
-    states.resize(static_cast<size_t>(s.states * C_));
+    states.resize(static_cast<size_t>(s.states * room_.channels));
     store_->read(s.begin, states);
     if (turn_seed_) turn(states, rank, position);
     put_states(states, parts_, normalisation_, place, batch);
+    if (room_.classes) {
+      thread_local std::vector<int32_t> classes;
+      classes.resize(static_cast<size_t>(s.states));
+      store_->read_classes(s.begin, classes);
+      put_classes(classes, parts_, place, batch);
+    }
     if (packed)
       for (int64_t t = 0; t < n; ++t) {
         batch.segments[static_cast<size_t>(place + t)] = segment;
@@ -383,7 +388,7 @@ class StateBatches : public Batches {
                         static_cast<uint64_t>(position));
     const double angle = 2 * std::numbers::pi * stream.uniform(), cosine = std::cos(angle),
                  sine = std::sin(angle);
-    for (size_t i = 0; i < states.size(); i += static_cast<size_t>(C_)) {
+    for (size_t i = 0; i < states.size(); i += static_cast<size_t>(room_.channels)) {
       const double x = states[i], y = states[i + 1];
       states[i] = static_cast<float>(cosine * x - sine * y);
       states[i + 1] = static_cast<float>(sine * x + cosine * y);
@@ -393,7 +398,7 @@ class StateBatches : public Batches {
   std::shared_ptr<const ValueStore> store_;
   std::optional<uint64_t> turn_seed_;
   const Normalisation normalisation_;
-  const int64_t C_;
+  const StatePlace room_;
   const StateParts parts_;
   const StateSamples samples_;
 };
@@ -402,7 +407,7 @@ class BucketedStates : public StateBatches {
  public:
   BucketedStates(const Dataset& data, SplitName split, StateSamples found, const BatchOptions& o)
       : StateBatches(data, split, std::move(found), o),
-        buckets_(BucketOrder(samples_.places, bucket_settings(o), o.seed), false, {}, C_) {
+        buckets_(BucketOrder(samples_.places, bucket_settings(o), o.seed), false, {}, room_) {
     take(buckets_.shapes(), buckets_.order(), o);
     add_states(o);
   }
@@ -426,7 +431,7 @@ class PackedStates : public StateBatches {
     add_states(o);
   }
   void fill(int64_t position, Batch& batch) const override {
-    rows_.fill(position, positions_, shapes_[0], batch, C_,
+    rows_.fill(position, positions_, shapes_[0], batch, room_,
                [&](int64_t rank, int64_t place, int32_t segment) {
                  return put(rank, place, segment, true, position, batch);
                });
@@ -461,12 +466,13 @@ void check_length(const Dataset& data, const Split& split, SplitName name, int64
 
 }  // namespace
 
-void clear_states(Batch& batch, const BatchShape& shape, int64_t channels) {
+void clear_states(Batch& batch, const BatchShape& shape, StatePlace room) {
   const auto places = static_cast<size_t>(shape.batch * shape.length);
-  batch.states.assign(places * static_cast<size_t>(channels), 0);
+  batch.states.assign(places * static_cast<size_t>(room.channels), 0);
   batch.state_targets.assign(batch.states.size(), 0);
   batch.weights.assign(places, 0);
   batch.parts.assign(places, 0);
+  if (room.classes) batch.class_targets.assign(places, -1);
 }
 
 void put_states(std::span<const float> states, const StateParts& parts,
@@ -489,6 +495,22 @@ void put_states(std::span<const float> states, const StateParts& parts,
     batch.parts[to] = t + 1 < previous ? 0 : t + 1 < current ? 1 : 2;
     batch.weights[to] = t + 2 < current ? 0.0f : 1.0f;
   }
+}
+
+void put_classes(std::span<const int32_t> classes, const StateParts& parts, int64_t place,
+                 Batch& batch) {
+  const int64_t count = std::ssize(classes), current = count - parts.current,
+                previous = current - parts.previous;
+  auto put = [&](int64_t last_state, int64_t last_place) {
+    const int32_t label = classes[static_cast<size_t>(last_state)];
+    if (label < 0) return;
+    batch.class_targets[static_cast<size_t>(place + last_place)] = label;
+    ++batch.labelled;
+  };
+  // Place t is the change to state t + 1; to the last state of all leads only a prediction.
+  if (previous >= 2) put(previous - 1, previous - 2);
+  put(current - 1, current - 2);
+  put(count - 1, count - 3);
 }
 
 void Batches::take(const std::vector<BatchShape>& shapes, const BucketOrder& order,

@@ -22,21 +22,32 @@ namespace millrace {
 // own (WordTokenizer) and -1 behind a source; a rare target has its own id where its source has it.
 // Of trajectories, instead of tokens and targets: changes from state to state [B,T,C], normalised;
 // those that follow them; weights [B,T] of these, 1 or 0; and the part that a place is of [B,T].
+// Where points have classes also, at the last place of each part, the class of its last state
+// [B,T], else -1.
 struct Batch {
   size_t shape = 0;  // which of Batches::shapes()
   std::vector<int32_t> tokens, targets, segments, positions;
   std::vector<int32_t> source, source_lengths, source_open;
   std::vector<float> states, state_targets, weights;
-  std::vector<int32_t> parts;
-  int64_t useful = 0;  // places with a token
-  int64_t scored = 0;  // targets that count
+  std::vector<int32_t> parts, class_targets;
+  int64_t useful = 0;    // places with a token
+  int64_t scored = 0;    // targets that count
+  int64_t labelled = 0;  // parts that have a class
 };
 
+// What a place of a batch of states holds.
+struct StatePlace {
+  int64_t channels = 0;  // 0: there are tokens
+  bool classes = false;
+};
 // Room for a batch of states, all of it empty.
-void clear_states(Batch& batch, const BatchShape& shape, int64_t channels);
+void clear_states(Batch& batch, const BatchShape& shape, StatePlace room);
 // A sequence of states [count, channels] from `place` on.
 void put_states(std::span<const float> states, const StateParts& parts,
                 const Normalisation& normalisation, int64_t place, Batch& batch);
+// The classes [count] of the same. A part of which no place is, a context of one state, has none.
+void put_classes(std::span<const int32_t> classes, const StateParts& parts, int64_t place,
+                 Batch& batch);
 
 struct BatchOptions;
 class PackedOrder;

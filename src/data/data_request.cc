@@ -68,6 +68,18 @@ void check_options(const DataOptions& options, bool grammar) {
                        kBuiltinGrammar, "leave the other keys of data out");
 }
 
+void check_class_column(const ClassColumn& column, bool paths, DataFormat format) {
+  constexpr const char* kKey = "data.class_column";
+  if (!column.is_asked_for()) return;
+  if (!paths)
+    throw config_error("points of paths have classes, and this format has none", kKey,
+                       "data.format=trajectories", std::string(format_name(format)),
+                       "leave data.class_column out");
+  if (column.classes < 1)
+    throw config_error("there is no class", kKey, "how many classes there are", "none",
+                       "model.classes=2");
+}
+
 // Files, their partners, and what they are called, for one split.
 void add_files(DataRequest& request, SplitName split, const std::vector<std::string>& paths,
                const std::vector<std::string>& targets) {
@@ -167,6 +179,7 @@ DataRequest make_data_request(const DataOptions& options) {
                        fmt::format("{}", fmt::join(records.fields, ", ")), "data.fields=text");
   const bool paths = records.format == DataFormat::trajectories,
              separate = has_records(records.format) || paths;
+  check_class_column(options.class_column, paths, records.format);
   if (separate && options.validation.empty())
     records.validation_fraction = options.validation_fraction;
   if (separate && options.test.empty()) records.test_fraction = options.test_fraction;
@@ -217,6 +230,8 @@ DataRequest make_data_request(const DataOptions& options) {
   request.choices["limits"] = {records.max_chars, records.max_records};
   request.choices["skip_bad"] = records.skip_bad;
   if (records.joined) request.choices["joined"] = true;
+  if (options.class_column.is_asked_for())
+    request.choices["classes"] = {options.class_column.name, options.class_column.classes};
   if (records.validation_fraction + records.test_fraction > 0)
     request.choices["split"] = {records.seed, records.validation_fraction, records.test_fraction};
   if (paths) return request;  // nothing is tokenized

@@ -32,6 +32,10 @@ class Maker {
   const std::string& key() const { return key_; }
   fs::path folder() const { return data_cache_folder() / key_; }
   DataObserver& observer() const { return observer_; }
+  // Of a point; 0: none were asked for.
+  int64_t classes() const {
+    return options_.class_column.is_asked_for() ? options_.class_column.classes : 0;
+  }
   Prepared make() const;
   // Whether a header speaks of what was asked for.
   bool agrees(const DatasetHeader& header) const {
@@ -158,6 +162,9 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
       if (data.trajectories[i]->channels() != channels)
         throw damaged_cache(store, fmt::format("{} channels, as in the others", channels),
                             fmt::format("{}", data.trajectories[i]->channels()));
+      if (data.trajectories[i]->classes() != maker->classes())
+        throw damaged_cache(store, fmt::format("{} classes", maker->classes()),
+                            fmt::format("{}", data.trajectories[i]->classes()));
     }
     const fs::path file = folder / kNormalisationFile;
     data.normalisation = read_normalisation(read_header_file(file), file);
@@ -201,9 +208,9 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
       done += static_cast<int64_t>(bytes.size());
       const bool tensors = file.extension() == ".safetensors";
       const Trajectories scene =
-          tensors ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), file, "values",
-                                            "offsets", o.skip_bad)
-                  : parse_trajectory_table(bytes, file.string(), o.skip_bad);
+          tensors ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), file, o.skip_bad,
+                                            options_.class_column)
+                  : parse_trajectory_table(bytes, file.string(), o.skip_bad, options_.class_column);
       prepared.counts.bad += scene.skipped;
       if (scene.paths.empty()) continue;
       if (channels == 0) channels = scene.channels;
@@ -216,8 +223,8 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
         auto& writer = writers[split];
         if (!writer)
           writer = std::make_unique<ValueStoreWriter>(
-              staging / split_name(static_cast<SplitName>(split)), key_, channels);
-        writer->add_path(scene.values_of(path));
+              staging / split_name(static_cast<SplitName>(split)), key_, channels, classes());
+        writer->add_path(scene.values_of(path), scene.classes_of(path));
         if (!changes) changes.emplace(channels);
         // Also of what is drawn from it for validation: other files to validate on, and the same to
         // train on, must not scale a model's states otherwise.
@@ -382,9 +389,10 @@ Dataset dataset_in_memory(std::shared_ptr<const Tokenizer> tokenizer, std::vecto
 
 std::string Dataset::description() const {
   if (has_trajectories())
-    return fmt::format("{}: {} training and {} validation paths, {} points of {} numbers", source,
+    return fmt::format("{}: {} training and {} validation paths, {} points of {} numbers{}", source,
                        with_commas(counts.records[0]), with_commas(counts.records[1]),
-                       with_commas(trajectories[0]->points()), trajectories[0]->channels());
+                       with_commas(trajectories[0]->points()), trajectories[0]->channels(),
+                       classes() > 0 ? fmt::format(" and one of {} classes", classes()) : "");
   std::string text = fmt::format("{}: {} training and {} validation tokens", source,
                                  with_commas(train.size()), with_commas(validation.size()));
   if (records)

@@ -13,6 +13,7 @@
 #include "data/normalisation.h"
 #include "data/prepare.h"
 #include "data/token_array.h"
+#include "data/trajectory_source.h"
 #include "data/value_store.h"
 
 namespace millrace {
@@ -32,7 +33,8 @@ struct DataOptions {
   int64_t max_chars = 0, max_records = 0;
   int64_t grammar_chars = 3'000'000;  // training text that the grammar writes
   bool skip_bad_records = false;
-  bool joined_pairs = false;  // no end token between source and target
+  bool joined_pairs = false;      // no end token between source and target
+  ClassColumn class_column = {};  // of trajectories
   uint64_t seed = 0;
   int threads = 0;  // that tokenize; 0: all
 };
@@ -81,6 +83,7 @@ struct Dataset {
   // Instead of tokens: paths of points; null where a split has none.
   std::array<std::shared_ptr<const ValueStore>, kSplits> trajectories;
   bool has_trajectories() const { return trajectories[0] != nullptr; }
+  int64_t classes() const { return has_trajectories() ? trajectories[0]->classes() : 0; }
   bool has(SplitName name) const {
     return split(name).tokens || trajectories[static_cast<size_t>(name)];
   }

@@ -29,23 +29,28 @@ struct Tokens {
 };
 
 std::vector<GgufEntry> entries(const std::string& kind, const Tokens& tokens,
-                               const Tokenizer& tokenizer) {
+                               const Tokenizer& tokenizer, std::span<const int32_t> opening) {
+  // Said in any case: without, llama.cpp goes by the kind, and would put a start token before every
+  // text of `llama` and an end token behind every one of `t5`. An end token behind a prompt, even
+  // where training had one between source and target, it refuses of a model without an encoder.
   std::vector<GgufEntry> list{{"tokenizer.ggml.model", kind},
                               {"tokenizer.ggml.tokens", tokens.texts},
-                              {"tokenizer.ggml.token_type", tokens.types}};
+                              {"tokenizer.ggml.token_type", tokens.types},
+                              {"tokenizer.ggml.add_bos_token", opening.size() == 1},
+                              {"tokenizer.ggml.add_eos_token", false}};
   auto id = [&](const char* name, int32_t value) {
     if (value >= 0)
       list.push_back(
           {fmt::format("tokenizer.ggml.{}_token_id", name), static_cast<uint32_t>(value)});
   };
-  id("bos", tokenizer.start_id());
+  id("bos", opening.size() == 1 ? opening[0] : tokenizer.start_id());
   id("eos", tokenizer.end_id());
   id("unknown", tokenizer.unknown_id());
   return list;
 }
 
 std::vector<GgufEntry> sentence_piece(const std::string& bytes, const Tokenizer& tokenizer,
-                                      int64_t vocab_size) {
+                                      int64_t vocab_size, std::span<const int32_t> opening) {
   const SentencePieceModel model = read_sentence_piece_model(bytes, "tokenizer.model");
   Tokens tokens(vocab_size);
   std::vector<float> scores(static_cast<size_t>(vocab_size), -10000);
@@ -55,7 +60,7 @@ std::vector<GgufEntry> sentence_piece(const std::string& bytes, const Tokenizer&
     scores[i] = piece.score;
   }
   const bool bpe = model.kind == SentencePieceModel::Kind::bpe;
-  auto list = entries(bpe ? "llama" : "t5", tokens, tokenizer);
+  auto list = entries(bpe ? "llama" : "t5", tokens, tokenizer, opening);
   list.push_back({"tokenizer.ggml.scores", scores});
   list.push_back({"tokenizer.ggml.add_space_prefix", model.add_space});
   return list;
@@ -81,7 +86,8 @@ std::string splitter_of(const Json& root) {
 }
 
 // tokenizer.json was read by a tokenizer already: what is in it is in order.
-std::vector<GgufEntry> byte_bpe(const Json& root, const Tokenizer& tokenizer, int64_t vocab_size) {
+std::vector<GgufEntry> byte_bpe(const Json& root, const Tokenizer& tokenizer, int64_t vocab_size,
+                                std::span<const int32_t> opening) {
   Tokens tokens(vocab_size);
   const Json& model = root.at("model");
   for (const auto& [text, id] : model.at("vocab").items())
@@ -95,7 +101,7 @@ std::vector<GgufEntry> byte_bpe(const Json& root, const Tokenizer& tokenizer, in
     merges.push_back(merge.is_string()
                          ? merge.get<std::string>()
                          : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
-  auto list = entries("gpt2", tokens, tokenizer);
+  auto list = entries("gpt2", tokens, tokenizer, opening);
   list.push_back({"tokenizer.ggml.pre", splitter_of(root)});
   list.push_back({"tokenizer.ggml.merges", merges});
   return list;
@@ -103,13 +109,15 @@ std::vector<GgufEntry> byte_bpe(const Json& root, const Tokenizer& tokenizer, in
 
 }  // namespace
 
-std::vector<GgufEntry> gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
+std::vector<GgufEntry> gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size,
+                                      std::span<const int32_t> opening) {
   const TokenizerFile file = tokenizer.file();
-  if (file.name.ends_with(".model")) return sentence_piece(file.bytes, tokenizer, vocab_size);
+  if (file.name.ends_with(".model"))
+    return sentence_piece(file.bytes, tokenizer, vocab_size, opening);
   const Json root = parse_json(file.bytes);
   const Json model = root.value("model", Json());
   if (model.is_object() && model.value("type", "") == "BPE")
-    return byte_bpe(root, tokenizer, vocab_size);
+    return byte_bpe(root, tokenizer, vocab_size, opening);
   return {{"tokenizer.ggml.model", std::string("none")}};
 }
 

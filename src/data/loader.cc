@@ -45,7 +45,7 @@ void Loader::add_worker() {
 void Loader::fill(int64_t number, Place& place) const {
   place.fault = nullptr;
   UpdateBatches& update = place.update;
-  update.places = update.useful = update.scored = 0;
+  update.places = update.useful = update.scored = update.labelled = 0;
   try {
     for (int64_t i = 0; i < parts_; ++i) {
       Batch& batch = update.parts[static_cast<size_t>(i)];
@@ -53,6 +53,7 @@ void Loader::fill(int64_t number, Place& place) const {
       update.places += batches_.shapes()[batch.shape].places();
       update.useful += batch.useful;
       update.scored += batch.scored;
+      update.labelled += batch.labelled;
     }
   } catch (...) {
     place.fault = std::current_exception();

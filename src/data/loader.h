@@ -18,7 +18,7 @@ namespace millrace {
 // The batches of one update.
 struct UpdateBatches {
   std::vector<Batch> parts;
-  int64_t places = 0, useful = 0, scored = 0;  // of all parts
+  int64_t places = 0, useful = 0, scored = 0, labelled = 0;  // of all parts
 };
 
 struct LoaderOptions {

@@ -215,5 +215,102 @@ TEST_F(StateBatchesTest, ADamagedNormalisationIsRefused) {
     refusal_of([&] { read_normalisation(bad.text(), "n.json"); });
 }
 
+// Each point of person p at frame t is of class (p + t) % 4, or of none where that is 3.
+class ClassBatchesTest : public StateBatchesTest {
+ protected:
+  Dataset classes(const std::vector<int>& points) {
+    std::string text;
+    for (size_t p = 0; p < points.size(); ++p)
+      for (int t = 0; t < points[p]; ++t) {
+        const int kind = (static_cast<int>(p) + t) % 4;
+        text += fmt::format("{},{},{},{},{}\n", 10 * t, p, 10 * p, t,
+                            kind < 3 ? std::to_string(kind) : "");
+      }
+    DataOptions o;
+    o.train = {file("kinds.csv", text)};
+    o.format = "trajectories";
+    o.validation_fraction = 0;
+    o.class_column = {"5", 3};
+    return open(o);
+  }
+};
+
+TEST_F(ClassBatchesTest, TheLastPlaceOfAPartHasTheClassOfItsLastState) {
+  const Dataset data = classes({7});
+  EXPECT_EQ(data.classes(), 3);
+  EXPECT_TRUE(has(data.description(), "one of 3 classes")) << data.description();
+  const auto all = batches(data, options(7, "buckets", 1));
+  Batch batch;
+  // States 0 and 1 are context, 2 to 4 previous, 5 and 6 current: classes 1, 0 and 2.
+  all->fill(2, batch);
+  EXPECT_EQ(batch.parts, (std::vector<int32_t>{0, 1, 1, 1, 2}));
+  EXPECT_EQ(batch.class_targets, (std::vector<int32_t>{1, -1, -1, 0, 2}));
+  EXPECT_EQ(batch.labelled, 3);
+  // States 0 to 4: no context, 0 to 2 previous, 3 and 4 current; a context of one state, of which
+  // no change is read, has no place either, and state 3 has no class.
+  all->fill(0, batch);
+  EXPECT_EQ(batch.class_targets, (std::vector<int32_t>{-1, 2, 0}));
+  EXPECT_EQ(batch.labelled, 2);
+  all->fill(1, batch);
+  EXPECT_EQ(batch.class_targets, (std::vector<int32_t>{-1, -1, -1, 1}));
+  EXPECT_EQ(batch.labelled, 1);
+}
+
+TEST_F(ClassBatchesTest, PackedRowsHaveTheSameClasses) {
+  const Dataset data = classes({5, 6, 7, 8, 9, 10, 11, 12});
+  std::map<std::string, std::multiset<std::vector<int32_t>>> seen;
+  std::map<std::string, int64_t> labelled;
+  for (const std::string way : {"buckets", "packing"}) {
+    const auto all = batches(data, options(12, way, 3));
+    Batch batch;
+    for (int64_t i = 0; i < all->batches_per_epoch(); ++i) {
+      all->fill(i * all->stride(), batch);
+      labelled[way] += batch.labelled;
+      // A sequence is told by its two scored places, which end it.
+      for (size_t at = 0, begin = 0; at < batch.weights.size(); ++at) {
+        if (batch.weights[at] == 0) continue;
+        std::vector<int32_t> row;
+        for (size_t place = begin; place < at + 2; ++place)
+          if (batch.class_targets[place] >= 0) row.push_back(batch.class_targets[place]);
+        seen[way].insert(row);
+        begin = at + 2;
+        ++at;  // the second of the two
+      }
+    }
+  }
+  EXPECT_EQ(seen["buckets"], seen["packing"]);
+  EXPECT_EQ(labelled["buckets"], labelled["packing"]);
+  EXPECT_GT(labelled["packing"], 0);
+}
+
+TEST_F(ClassBatchesTest, OtherClassesAreOtherData) {
+  DataOptions o;
+  o.train = {file("kinds.txt", "0 1 0 0 0\n1 1 0 0 1\n2 1 0 0 2\n")};
+  o.format = "trajectories";
+  o.validation_fraction = 0;
+  std::set<std::string> keys;
+  keys.insert(open(o).key);  // the fifth column is a channel
+  o.class_column = {"5", 3};
+  const Dataset three = open(o);
+  keys.insert(three.key);
+  EXPECT_EQ(three.normalisation.channels(), 2);
+  o.class_column = {"5", 4};
+  keys.insert(open(o).key);
+  o.class_column = {"4", 4};
+  keys.insert(open(o).key);
+  EXPECT_EQ(keys.size(), 4u);
+  // A class that the cache cannot hold is damage, and the store is made again.
+  o.class_column = {"5", 3};
+  const fs::path stored = three.folder / "train" / "classes.bin";
+  std::string bytes = read_file(stored);
+  bytes[0] ^= 1;
+  write_file(stored, bytes);
+  std::vector<int32_t> classes(3);
+  EXPECT_THROW(open(o).trajectories[0]->read_classes(0, classes), Error);
+  fs::remove(stored);
+  open(o).trajectories[0]->read_classes(0, classes);
+  EXPECT_EQ(classes, (std::vector<int32_t>{0, 1, 2}));
+}
+
 }  // namespace
 }  // namespace millrace

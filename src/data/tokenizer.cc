@@ -327,12 +327,12 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
   return std::make_unique<CharTokenizer>(std::move(vocabulary), with_end);
 }
 
-std::string tokenizer_config_text(bool adds_start) {
-  return nlohmann::json{{"add_bos_token", adds_start}}.dump(2) + "\n";
+std::string tokenizer_config_text(const PromptForm& form) {
+  return nlohmann::json{{"add_bos_token", form.start}, {"add_eos_token", form.end}}.dump(2) + "\n";
 }
 
-bool read_adds_start(std::string_view tokenizer_config, const std::string& source_name) {
-  auto refuse = [&](const char* expected, const std::string& got) {
+PromptForm read_prompt_form(std::string_view tokenizer_config, const std::string& source_name) {
+  auto refuse = [&](const std::string& expected, const std::string& got) {
     return Error({.code = ErrorCode::config,
                   .what = "this tokenizer_config.json cannot be used",
                   .where = source_name,
@@ -347,11 +347,14 @@ bool read_adds_start(std::string_view tokenizer_config, const std::string& sourc
     throw refuse("JSON", "something else");
   }
   if (!root.is_object()) throw refuse("an object", root.type_name());
-  const auto found = root.find("add_bos_token");
-  if (found == root.end() || found->is_null()) return false;
-  if (!found->is_boolean())
-    throw refuse("true or false as `add_bos_token`", printable(found->dump(), 40));
-  return found->get<bool>();
+  auto flag = [&](const char* name) {
+    const auto found = root.find(name);
+    if (found == root.end() || found->is_null()) return false;
+    if (!found->is_boolean())
+      throw refuse(fmt::format("true or false as `{}`", name), printable(found->dump(), 40));
+    return found->get<bool>();
+  };
+  return {flag("add_bos_token"), flag("add_eos_token")};
 }
 
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file) {

@@ -106,11 +106,16 @@ std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file);
 // The files that a folder may keep a tokenizer in.
 inline constexpr std::array<const char*, 2> kTokenizerFiles = {"tokenizer.json", "tokenizer.model"};
 
-// Beside a tokenizer, as Hugging Face has it: whether its start token is put before a text. A
-// checkpoint has one when the rows that it was trained on begin so.
+// What a prompt is to look like that is text, so that it begins and ends as rows did in training.
+struct PromptForm {
+  bool start = false;  // the start token is put before it
+  bool end = false;    // the end token behind it, as between source and target
+  bool operator==(const PromptForm&) const = default;
+};
+// Beside a tokenizer, as Hugging Face has it. A checkpoint has one when its form has something.
 inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
-std::string tokenizer_config_text(bool adds_start);
-bool read_adds_start(std::string_view tokenizer_config, const std::string& source_name);
+std::string tokenizer_config_text(const PromptForm& form);
+PromptForm read_prompt_form(std::string_view tokenizer_config, const std::string& source_name);
 
 void check_token_id(int32_t id, int64_t vocab_size);
 

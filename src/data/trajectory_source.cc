@@ -15,16 +15,22 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kColumnsBefore = 2;  // frame and agent, before the channels
+constexpr const char* kFirstColumns[] = {"frame", "agent"};  // before the channels
+constexpr size_t kColumnsBefore = std::size(kFirstColumns);
 constexpr size_t kLeastColumns = 4;
 
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+constexpr const char *kBlanks = " \t\r", *kBetween = " \t\r,";
+
+void skip_blanks(std::string_view line, size_t& at) {
+  at = std::min(line.find_first_not_of(kBlanks, at), line.size());
+}
 
 std::string scene_of(const fs::path& file) { return file.stem().string(); }
 
 struct Row {
   int64_t agent = 0, frame = 0, line = 0;
   size_t at = 0;  // of its first value
+  int32_t label = -1;
 };
 
 // What is wrong with a row, and where in its line.
@@ -32,6 +38,7 @@ struct Fault {
   size_t at = 0;
   const char* what = "";
   std::string expected, got;
+  std::string remedy = "mend the row";
 };
 
 // "780", "780.0" and "7.8e2" are the same frame. Not beyond 2^62, so that differences fit.
@@ -59,9 +66,18 @@ std::optional<float> finite_number(std::string_view word) {
   return std::isfinite(narrow) ? std::optional(narrow) : std::nullopt;
 }
 
+std::string classes_text(int64_t classes) {
+  return fmt::format("a class, 0 to {}; where there is none, nothing or a negative number",
+                     classes - 1);
+}
+
 class Table {
  public:
-  Table(const std::string& file, bool skip_bad) : file_(file), skip_bad_(skip_bad) {}
+  Table(const std::string& file, bool skip_bad, const ClassColumn& classes)
+      : file_(file),
+        skip_bad_(skip_bad),
+        classes_asked_(classes),
+        class_column_(static_cast<size_t>(classes.number())) {}
 
   void read(std::string_view text) {
     TextPlace place{file_};
@@ -69,7 +85,9 @@ class Table {
       const size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
       std::string_view line = text.substr(0, end);
       if (line.ends_with('\n')) line.remove_suffix(1);
-      if (const auto fault = read_line(line, place.line)) {
+      if (classes_asked_.is_asked_for() && class_column_ == 0) {
+        find_class_column(line, place);
+      } else if (const auto fault = read_line(line, place.line)) {
         if (!skip_bad_) refuse(*fault, place.inside(line, fault->at));
         ++skipped_;
       }
@@ -88,7 +106,7 @@ class Table {
     drop_repeated();
     result.skipped = skipped_;
     if (rows_.empty()) return result;
-    const size_t channels = columns_ - kColumnsBefore;
+    const size_t channels = columns_ - columns_without_channels();
     result.channels = static_cast<int64_t>(channels);
     result.frame_step = usual_step();
     result.values.reserve(rows_.size() * channels);
@@ -100,6 +118,7 @@ class Table {
       ++result.paths.back().length;
       const float* values = values_.data() + row.at;
       result.values.insert(result.values.end(), values, values + channels);
+      if (class_column_ > 0) result.classes.push_back(row.label);
     }
     return result;
   }
@@ -111,16 +130,55 @@ class Table {
                  .where = where,
                  .expected = fault.expected,
                  .got = fault.got,
-                 .remedy = "mend the row, or pass over such with data.on_bad_record=skip"});
+                 .remedy = fault.remedy + ", or pass over such with data.on_bad_record=skip"});
+  }
+
+  size_t columns_without_channels() const { return kColumnsBefore + (class_column_ > 0 ? 1 : 0); }
+
+  // The first line with something in it has the names of the columns.
+  void find_class_column(std::string_view line, const TextPlace& place) {
+    size_t at = 0;
+    skip_blanks(line, at);
+    if (at == line.size()) return;
+    const size_t first = at;
+    if (line[at] == '#') ++at;
+    for (size_t column = 1; at < line.size(); ++column) {
+      skip_blanks(line, at);
+      const size_t end = std::min(line.find_first_of(kBetween, at), line.size());
+      if (line.substr(at, end - at) == classes_asked_.name) {
+        if (column > kColumnsBefore) class_column_ = column;
+        break;
+      }
+      skip_blanks(line, at = end);
+      if (at < line.size() && line[at] == ',') ++at;
+    }
+    if (class_column_ > 0) return;
+    throw Error({.code = ErrorCode::config,
+                 .what = "no column of the table is called " + quote(classes_asked_.name),
+                 .where = place.inside(line, first),
+                 .expected = "a first line that names the columns: frame, agent, and behind them " +
+                             quote(classes_asked_.name),
+                 .got = quote(line.substr(first, 80), 80),
+                 .remedy = "data.class_column=5, or whatever number it has"});
+  }
+
+  std::optional<Fault> read_class(std::string_view word, size_t at, Row& row) const {
+    if (word.empty()) return std::nullopt;
+    const auto value = whole_number(word);
+    const int64_t classes = classes_asked_.classes;
+    if (value && *value < classes) {
+      row.label = static_cast<int32_t>(std::max<int64_t>(*value, -1));
+      return std::nullopt;
+    }
+    Fault fault{at, "a row has a class that there is not", classes_text(classes), quote(word, 40)};
+    if (value) fault.remedy = fmt::format("mend the row or set model.classes={}", *value + 1);
+    return fault;
   }
 
   // What a bad row leaves in values_ belongs to no row.
   std::optional<Fault> read_line(std::string_view line, int64_t number) {
     size_t at = 0;
-    auto skip_blanks = [&] {
-      while (at < line.size() && is_blank(line[at])) ++at;
-    };
-    skip_blanks();
+    skip_blanks(line, at);
     if (at == line.size() || line[at] == '#') return std::nullopt;
 
     const size_t begin = at;
@@ -131,32 +189,34 @@ class Table {
                    at < line.size() ? quote(line.substr(at, 40), 40) : "the end of the line"};
     };
     for (;;) {
-      const size_t end = std::min(line.find_first_of(" \t\r,", at), line.size());
+      const size_t end = std::min(line.find_first_of(kBetween, at), line.size());
       const std::string_view word = line.substr(at, end - at);
       if (columns < kColumnsBefore) {
         const auto value = whole_number(word);
         if (!value)
           return not_a(columns == 0 ? "the frame, a whole number" : "the agent, a whole number");
         (columns == 0 ? row.frame : row.agent) = *value;
+      } else if (columns + 1 == class_column_) {
+        if (auto fault = read_class(word, at, row)) return fault;
       } else {
         const auto value = finite_number(word);
         if (!value) return not_a("a finite number");
         values_.push_back(*value);
       }
       ++columns;
-      at = end;
-      skip_blanks();
+      skip_blanks(line, at = end);
       if (at == line.size()) break;
-      if (line[at] == ',') {
-        ++at;
-        skip_blanks();
-      }
+      if (line[at] == ',') skip_blanks(line, ++at);
     }
-    if (columns_ == 0 && columns >= kLeastColumns) columns_ = columns;
+    const size_t least = std::max(class_column_, kLeastColumns + (class_column_ > 0 ? 1 : 0));
+    if (columns_ == 0 && columns >= least) columns_ = columns;
     if (columns != columns_)
       return Fault{begin, "a row has the wrong number of columns",
                    columns_ > 0 ? fmt::format("{}, as the rows before it", columns_)
-                                : "at least 4: frame, agent, x, y",
+                   : class_column_ > 0
+                       ? fmt::format("at least {}: frame, agent, x, y, and the class in column {}",
+                                     least, class_column_)
+                       : "at least 4: frame, agent, x, y",
                    std::to_string(columns)};
     rows_.push_back(row);
     return std::nullopt;
@@ -203,6 +263,8 @@ class Table {
 
   const std::string& file_;
   const bool skip_bad_;
+  const ClassColumn& classes_asked_;
+  size_t class_column_;  // from 1; 0: there is none, or its name was not read yet
   std::vector<Row> rows_;
   std::vector<float> values_;
   size_t columns_ = 0;  // of the first row
@@ -216,7 +278,8 @@ class Table {
                .where = where,
                .expected = expected,
                .got = got,
-               .remedy = "write the file with values [N, channels] and offsets [R + 1]"});
+               .remedy = "write the file with values [N, channels], offsets [R + 1] and, where "
+                         "data.class_column names them, classes [N]"});
 }
 
 std::string place_of(const SafetensorsFile& file, const std::string& tensor) {
@@ -260,15 +323,31 @@ std::vector<int64_t> integers(const SafetensorsFile& file, const SafetensorsFile
 
 }  // namespace
 
-Trajectories parse_trajectory_table(std::string_view text, const std::string& file, bool skip_bad) {
-  Table table(file, skip_bad);
+int64_t ClassColumn::number() const {
+  int64_t number = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data(), end, number);
+  return stop == end && error == std::errc() && number > 0 ? number : 0;
+}
+
+Trajectories parse_trajectory_table(std::string_view text, const std::string& file, bool skip_bad,
+                                    const ClassColumn& classes) {
+  if (const int64_t number = classes.number(); number > 0 && number <= std::ssize(kFirstColumns))
+    throw Error({.code = ErrorCode::config,
+                 .what = "a class cannot stand in this column",
+                 .where = file,
+                 .expected = "column 3 or one behind it, or the name of one",
+                 .got = fmt::format("column {}, the {}", number,
+                                    kFirstColumns[static_cast<size_t>(number) - 1]),
+                 .remedy = "data.class_column=5, or whatever number it has"});
+  Table table(file, skip_bad, classes);
   table.read(text);
   return table.paths();
 }
 
 Trajectories read_ragged_safetensors(std::span<const std::byte> bytes, const fs::path& name,
-                                     const std::string& values, const std::string& offsets,
-                                     bool skip_bad) {
+                                     bool skip_bad, const ClassColumn& classes) {
+  const std::string values = "values", offsets = "offsets";
   const SafetensorsFile file(bytes, name);
   const auto& points = entry_of(file, values, 2, "floats [N, channels]");
   const auto& bounds = entry_of(file, offsets, 1, "integers [R + 1]");
@@ -289,6 +368,14 @@ Trajectories read_ragged_safetensors(std::span<const std::byte> bytes, const fs:
                     fmt::format("more than {}", begins[i - 1]), std::to_string(begins[i]));
   }
 
+  std::vector<int64_t> labels;
+  if (classes.is_asked_for()) {
+    labels = integers(file, entry_of(file, classes.name, 1, "integers [N], the class of a point"));
+    if (std::ssize(labels) != count)
+      refuse_tensor("a class for each point is missing", place_of(file, classes.name),
+                    fmt::format("{}, as there are points", count), std::to_string(labels.size()));
+  }
+
   Trajectories result;
   result.scene = scene_of(name);
   result.values = file.to_f32(points);
@@ -297,7 +384,15 @@ Trajectories read_ragged_safetensors(std::span<const std::byte> bytes, const fs:
     const auto begin = result.values.begin() + begins[i] * channels;
     const auto end = result.values.begin() + begins[i + 1] * channels;
     const auto bad = std::find_if(begin, end, [](float value) { return !std::isfinite(value); });
-    if (bad != end) {
+    const auto label_begin = labels.begin() + (labels.empty() ? 0 : begins[i]),
+               label_end = labels.begin() + (labels.empty() ? 0 : begins[i + 1]);
+    const auto bad_label = std::find_if(label_begin, label_end,
+                                        [&](int64_t label) { return label >= classes.classes; });
+    if (bad_label != label_end && !skip_bad)
+      refuse_tensor("a point has a class that there is not",
+                    fmt::format("{}[{}]", place_of(file, classes.name), bad_label - labels.begin()),
+                    classes_text(classes.classes), std::to_string(*bad_label));
+    if (bad != end || bad_label != label_end) {
       if (!skip_bad) {
         const int64_t index = bad - result.values.begin();
         refuse_tensor(
@@ -310,6 +405,8 @@ Trajectories read_ragged_safetensors(std::span<const std::byte> bytes, const fs:
     }
     const int64_t at = (put - result.values.begin()) / channels;
     result.paths.push_back({static_cast<int64_t>(i), 0, at, begins[i + 1] - begins[i]});
+    for (auto label = label_begin; label != label_end; ++label)
+      result.classes.push_back(static_cast<int32_t>(std::max<int64_t>(*label, -1)));
     put = put == begin ? end : std::copy(begin, end, put);
   }
   result.values.erase(put, result.values.end());

@@ -160,6 +160,65 @@ TEST(TrajectoryTableTest, AnAgentIsOnceInAFrame) {
   EXPECT_EQ(rest.values, (Values{0, 0, 1, 1}));
 }
 
+// --- classes
+
+Trajectories with_classes(std::string_view text, const std::string& column, bool skip_bad = false) {
+  return parse_trajectory_table(text, "scenes/street.txt", skip_bad, {column, 3});
+}
+
+TEST(TrajectoryTableTest, AColumnOfClasses) {
+  const std::vector<int32_t> classes = {2, -1, 0, 1};
+  // Behind the numbers, before them, between them; rows in any order.
+  const Trajectories t = with_classes("20 1 3 4 -5\n10 1 1 2 2\n10 2 5 6 0\n20 2 7 8 1.0\n", "5");
+  EXPECT_EQ(t.channels, 2);
+  EXPECT_EQ(t.values, (Values{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(t.classes, classes);
+  const auto second = t.classes_of(t.paths[1]);
+  EXPECT_EQ(std::vector<int32_t>(second.begin(), second.end()), (std::vector<int32_t>{0, 1}));
+  for (const auto& [text, column] :
+       {std::pair("10,1,2,1,2\n20,1, ,3,4\n10,2,0,5,6\n20,2,1,7,8\n", "3"),
+        {"10,1,1,2,2\n20,1,3,4,\n10,2,5,6,0\n20,2,7,8,1\n", "5"},
+        {"\n# frame agent x kind y\n10 1 1 2 2\n20 1 3 -1 4\n10 2 5 0 6\n20 2 7 1 8", "kind"},
+        {"frame,id,,x , kind,y\n10,1,1,2,2,9\n20,1,3,4,,9\n10,2,5,6,0,9\n20,2,7,8,1,9\n",
+         "kind"}}) {
+    SCOPED_TRACE(text);
+    const Trajectories other = with_classes(text, column);
+    EXPECT_EQ(other.classes, classes);
+    EXPECT_EQ(other.paths, t.paths);
+    if (other.channels == 2) EXPECT_EQ(other.values, t.values);
+  }
+  EXPECT_TRUE(with_classes("", "kind").paths.empty());
+  EXPECT_TRUE(parse("10 1 1 2 2\n").classes.empty());
+}
+
+TEST(TrajectoryTableTest, ClassesThatThereAreNot) {
+  auto refused = [](std::string_view text, const std::string& column) {
+    return refusal_of([&] { with_classes(text, column); });
+  };
+  const ErrorFields high = refused("10 1 1 2 2\n20 1 3 4 3\n", "5");
+  EXPECT_EQ(high.where, "scenes/street.txt:2:10 (byte 20)");
+  EXPECT_EQ(high.got, "`3`");
+  EXPECT_NE(high.expected.find("0 to 2"), std::string::npos) << high.expected;
+  EXPECT_NE(high.remedy.find("model.classes=4"), std::string::npos) << high.remedy;
+  EXPECT_EQ(refused("10 1 1 2 1.5\n", "5").got, "`1.5`");
+  EXPECT_EQ(refused("10 1 1 2 car\n", "5").got, "`car`");
+  const ErrorFields missing = refused("10 1 1 2\n", "5");
+  EXPECT_EQ(missing.what, "a row has the wrong number of columns");
+  EXPECT_NE(missing.expected.find("column 5"), std::string::npos) << missing.expected;
+  EXPECT_EQ(refused("10 1 1 2 0\n", "7").got, "5");
+  EXPECT_EQ(refused("10 1 1 0\n", "4").got, "4");  // a point of one number
+  EXPECT_EQ(refused("10 1 1 2 0\n", "2").got, "column 2, the agent");
+  const ErrorFields unnamed = refused("10 1 1 2 0\n", "kind");
+  EXPECT_EQ(unnamed.where, "scenes/street.txt:1:1 (byte 0)");
+  EXPECT_NE(unnamed.what.find("`kind`"), std::string::npos) << unnamed.what;
+  EXPECT_NE(refused("# kind agent x y\n", "kind").what.find("`kind`"), std::string::npos);
+  // Empty is what stands between commas, and only a class may be.
+  EXPECT_EQ(refused("10,1,,2,0\n", "5").expected, "a finite number");
+  const Trajectories rest = with_classes("10 1 1 2 2\n20 1 3 4 3\n30 1 5 6 x\n", "5", true);
+  EXPECT_EQ(rest.skipped, 2);
+  EXPECT_EQ(rest.classes, (std::vector<int32_t>{2}));
+}
+
 // --- ragged arrays
 
 template <typename Number>
@@ -168,10 +227,11 @@ TensorToWrite tensor(const char* name, const char* dtype, std::vector<int64_t> s
   return {name, dtype, std::move(shape), std::as_bytes(std::span(values))};
 }
 
-Trajectories read(std::span<const TensorToWrite> tensors, bool skip_bad = false) {
+Trajectories read(std::span<const TensorToWrite> tensors, bool skip_bad = false,
+                  const ClassColumn& classes = {}) {
   const std::string bytes = safetensors_bytes(tensors, {});
   return read_ragged_safetensors(std::as_bytes(std::span(bytes)), "data/street.safetensors",
-                                 "values", "offsets", skip_bad);
+                                 skip_bad, classes);
 }
 
 const std::vector<float> kSix = {1, 2, 3, 4, 5, 6};
@@ -186,13 +246,34 @@ TEST(RaggedSafetensorsTest, PathsByOffsets) {
   EXPECT_EQ(t.frame_step, 1);
   EXPECT_EQ(t.paths, (Paths{{0, 0, 0, 2}, {1, 0, 2, 1}}));
   EXPECT_EQ(t.values, kSix);
-  // Under other names, beside other tensors.
-  const std::string bytes =
-      safetensors_bytes(std::vector<TensorToWrite>{tensor("xy", "F32", {3, 2}, kSix), good[0],
-                                                   tensor("rows", "I64", {3}, kOffsets)},
-                        {});
-  EXPECT_EQ(read_ragged_safetensors(std::as_bytes(std::span(bytes)), "a", "xy", "rows").paths,
-            t.paths);
+  EXPECT_TRUE(t.classes.empty());
+}
+
+TEST(RaggedSafetensorsTest, AClassForEachPoint) {
+  const std::vector<int32_t> kinds = {2, -7, 0}, high = {0, 1, 3}, few = {0, 1};
+  const std::vector<float> halves = {0, 1, 2};
+  auto with = [&](const TensorToWrite& more) {
+    return std::vector{tensor("values", "F32", {3, 2}, kSix),
+                       tensor("offsets", "I64", {3}, kOffsets), more};
+  };
+  EXPECT_EQ(read(with(tensor("kind", "I32", {3}, kinds)), false, {"kind", 3}).classes,
+            (std::vector<int32_t>{2, -1, 0}));
+  auto refusal_with = [&](const TensorToWrite& more, const char* name) {
+    return refusal_of([&] { read(with(more), false, {name, 3}); });
+  };
+  const ErrorFields bad = refusal_with(tensor("kind", "I32", {3}, high), "kind");
+  EXPECT_EQ(bad.where, "data/street.safetensors: tensor `kind`[2]");
+  EXPECT_EQ(bad.got, "3");
+  EXPECT_NE(bad.expected.find("0 to 2"), std::string::npos) << bad.expected;
+  EXPECT_EQ(refusal_with(tensor("kind", "I32", {3}, high), "5").what, "a tensor is missing");
+  EXPECT_EQ(refusal_with(tensor("kind", "I32", {2}, few), "kind").got, "2");
+  EXPECT_EQ(refusal_with(tensor("kind", "F32", {3}, halves), "kind").what,
+            "a tensor has the wrong type");
+  // The path with it is passed over, and the classes of the others stay theirs.
+  const Trajectories rest = read(with(tensor("kind", "I32", {3}, high)), true, {"kind", 3});
+  EXPECT_EQ(rest.skipped, 1);
+  EXPECT_EQ(rest.values, (Values{1, 2, 3, 4}));
+  EXPECT_EQ(rest.classes, (std::vector<int32_t>{0, 1}));
 }
 
 TEST(RaggedSafetensorsTest, NumbersOfAllTypes) {

@@ -1,6 +1,7 @@
 // Trajectories on disk: a folder with the points of all paths end to end (values.bin, float32
 // [points, channels], as numpy.fromfile reads them), where each path begins (paths.bin, uint64, one
-// more than there are paths), and meta.json, which is written last.
+// more than there are paths), the class of each point where they have such (classes.bin, int32, -1:
+// none), and meta.json, which is written last.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@ namespace millrace {
 struct ValueStoreInfo {
   std::string key;  // of what the paths were made of
   int64_t channels = 0, paths = 0, points = 0;
+  int64_t classes = 0;  // 0: points have none
   bool operator==(const ValueStoreInfo&) const = default;
 };
 // meta.json. Error when it is not what was written, or contradicts itself.
@@ -24,8 +26,9 @@ std::string value_store_header_text(const ValueStoreInfo& info);
 class ValueStoreWriter {
  public:
   // Into `folder`, which must not exist yet.
-  ValueStoreWriter(const fs::path& folder, std::string key, int64_t channels);
-  void add_path(std::span<const float> values);  // [points, channels]
+  ValueStoreWriter(const fs::path& folder, std::string key, int64_t channels, int64_t classes = 0);
+  // [points, channels], and [points] where there are classes.
+  void add_path(std::span<const float> values, std::span<const int32_t> classes = {});
   void commit();
   int64_t paths() const { return info_.paths; }
   int64_t points() const { return info_.points; }
@@ -33,7 +36,7 @@ class ValueStoreWriter {
  private:
   fs::path folder_;
   ValueStoreInfo info_;
-  std::unique_ptr<CheckedFileWriter> values_, begins_;
+  std::unique_ptr<CheckedFileWriter> values_, begins_, classes_;
 };
 
 class ValueStore {
@@ -43,14 +46,17 @@ class ValueStore {
   int64_t channels() const { return info_.channels; }
   int64_t paths() const { return info_.paths; }
   int64_t points() const { return info_.points; }
+  int64_t classes() const { return info_.classes; }
   // Points [begin, begin + out.size() / channels), by any number of threads.
   void read(int64_t begin, std::span<float> out) const;
+  // The classes of points [begin, begin + out.size()), where there are any.
+  void read_classes(int64_t begin, std::span<int32_t> out) const;
   // Where paths [first, first + out.size()) begin; the one behind the last begins at points().
   void path_begins(int64_t first, std::span<int64_t> out) const;
 
  private:
   ValueStoreInfo info_;
-  std::unique_ptr<CheckedFile> values_, begins_;
+  std::unique_ptr<CheckedFile> values_, begins_, classes_;
 };
 
 }  // namespace millrace

@@ -44,7 +44,11 @@ class Layers {
   // x [..,D] and a head [V,D]: the loss of build_loss. With a gate and a mass, both as the targets,
   // a word may also be copied (ops/linear_cross_entropy.cc).
   Value cross_entropy(Value x, Value head, Value targets, Value gate = {}, Value mass = {}) {
-    const Value scale = b.loss_scale();
+    return scaled_cross_entropy(b.loss_scale(), x, head, targets, gate, mass);
+  }
+  // The same, and what it is multiplied with.
+  Value scaled_cross_entropy(Value scale, Value x, Value head, Value targets, Value gate = {},
+                             Value mass = {}) {
     const auto scope = b.scope("loss");
     Attrs attrs{{"gradients", b.training}, {"chunk_rows", 0}};
     // Its gradient would be as large as the head itself.

@@ -62,6 +62,7 @@ struct Takes {
   bool open_words = false;   // of pairs, also the rare words of a source, to copy them
   bool states = false;       // vectors of numbers instead of tokens, and nothing but these
   StateParts parts = {};     // of these, once the model is resolved
+  int64_t classes = 0;       // of these: one of so many for each part; 0: none
 };
 
 // A model as GGUF has it.
@@ -93,7 +94,10 @@ class Model {
   // in the place of tokens and targets: "states" and "state_targets" (f32 [B,T,C]), "parts" (i32
   // [B,T]: context, previous, current) and "weights" (f32 [B,T,1], 0: not scored); the loss is the
   // sum over the states that are scored, and in evaluation the output "predicted" [B,T,C] is what
-  // the model takes the targets to be.
+  // the model takes the targets to be. With classes also "class_targets" (i32 [B,T], -1: none) and
+  // "class_scale" ([]): the loss has, times these two scales, the sum of their negative
+  // log-likelihoods too, which in evaluation is also the output "class_loss", and "class_logits"
+  // [B,T,classes] is an output.
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;
   // The graph of generation: T new tokens behind those that a key/value cache of `capacity` tokens
   // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [], tokens in the cache) and

@@ -4,6 +4,7 @@
 //   x = change from the last state . input + part of the sequence (+ positions)
 //   for each layer: x += attention(norm(x)); x += mlp(norm(x))
 //   next change ~ N(this change + mean(norm(x)), exp(log_std(norm(x)))^2), or its mean alone
+//   class of a part ~ softmax(classes . norm(x)) at its last place
 // Beginning with the change that was, a model that has learnt nothing goes straight on: what is
 // learnt is how agents do not.
 #include <nlohmann/json.hpp>
@@ -40,6 +41,17 @@ class TrajectoryModel : public Model {
             "What the loss is: the squared error of a state, in standard deviations of the "
             "training data, or the negative log-likelihood under a Gaussian whose deviations "
             "are predicted too.");
+    s.integer("model.classes", &classes_)
+        .range(0, 1 << 16)
+        .help(
+            "Classes, of which each part of a sequence (context, previous, current) has one: that "
+            "of its last state, as data.class_column has it; 0: none.");
+    s.number("model.class_weight", &class_weight_)
+        .min(0)
+        .max(1e6)
+        .help(
+            "What the classes' mean cross-entropy is multiplied with before it is added to the "
+            "loss of the states.");
   }
 
   void resolve(Schema& s, int64_t channels, MaxLengths lengths) override {
@@ -63,6 +75,10 @@ class TrajectoryModel : public Model {
                    "previous of 2 or more, and both together within training.max_length",
                    fmt::format("training.max_length={}",
                                std::max<int64_t>(2, parts_.previous) + parts_.current));
+    // The last change is only predicted: of one current state nothing is read.
+    if (classes_ > 0 && parts_.current < 2)
+      refuse_sizes(s, "model.current", "a current part of one state has no place for its class",
+                   "2 or more, or model.classes=0", "model.current=2");
   }
 
   std::vector<Parameter> parameters() const override {
@@ -76,6 +92,7 @@ class TrajectoryModel : public Model {
     table.norm("norm");
     table.linear("mean", s_.D, C_, s_.init_std);
     if (gaussian()) table.linear("log_std", s_.D, C_, s_.init_std);
+    if (classes_ > 0) table.matrix("classes", classes_, s_.D, s_.init_std);
     return table.take();
   }
 
@@ -95,8 +112,12 @@ class TrajectoryModel : public Model {
                 weights = b.input("weights", {{B, T, 1}, DType::f32});
     if (!b.training) b.output("predicted", mean);
     const Value log_std = gaussian() ? layers.linear(x, "log_std") : Value{};
-    const auto scope = b.scope("loss");
-    return b.mul(b.loss_scale(), b.reduce_to(errors(b, mean, log_std, targets, weights), {}));
+    Value loss;
+    {
+      const auto scope = b.scope("loss");
+      loss = b.mul(b.loss_scale(), b.reduce_to(errors(b, mean, log_std, targets, weights), {}));
+    }
+    return classes_ > 0 ? b.add(loss, class_loss(layers, x, b.input("class_targets", rows))) : loss;
   }
 
   Value build_decode(Builder& b, BatchShape, int64_t) const override {
@@ -105,7 +126,9 @@ class TrajectoryModel : public Model {
   }
   bool can_draw() const override { return false; }
 
-  Takes takes() const override { return {.packed_rows = true, .states = true, .parts = parts_}; }
+  Takes takes() const override {
+    return {.packed_rows = true, .states = true, .parts = parts_, .classes = classes_};
+  }
   int64_t vocab_size() const override { return C_; }
   MaxLengths max_lengths() const override { return {N_, 0}; }
 
@@ -115,7 +138,9 @@ class TrajectoryModel : public Model {
                  {"channels", C_},
                  {"previous", parts_.previous},
                  {"current", parts_.current},
-                 {"likelihood", likelihood_}});
+                 {"likelihood", likelihood_},
+                 {"classes", classes_},
+                 {"class_weight", class_weight_}});
     return own_config_text("trajectory", *this, keys);
   }
   bool read_external_config(const ExternalConfig& config) override {
@@ -162,8 +187,23 @@ class TrajectoryModel : public Model {
         {mean, targets, weights, log_std});
   }
 
+  // x [B,T,D], targets [B,T]: of the few places that have a class.
+  Value class_loss(Layers& layers, Value x, Value targets) const {
+    Builder& b = layers.b;
+    const auto scope = b.scope("classes");
+    const Value head = layers.parameter("weight"),
+                scale = b.mul(b.loss_scale(), b.input("class_scale", {Shape{}, DType::f32})),
+                loss = layers.scaled_cross_entropy(b.scale(scale, class_weight_), x, head, targets);
+    if (!b.training) {
+      b.output("class_loss", loss);
+      b.output("class_logits", b.matmul(x, head, false, true));
+    }
+    return loss;
+  }
+
   TransformerShape s_;
-  int64_t L_ = 4, C_ = -1, N_ = 0;
+  int64_t L_ = 4, C_ = -1, N_ = 0, classes_ = 0;
+  double class_weight_ = 1;
   StateParts parts_{-1, -1};
   std::string likelihood_ = "mse";
 };

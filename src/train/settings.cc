@@ -119,6 +119,12 @@ void Settings::declare(Schema& s) {
       .help(
           "trajectories: in training every sequence is turned by any angle in the plane of its "
           "first two numbers: a direction means nothing in another scene.");
+  s.text("data.class_column", &data.class_column)
+      .help(
+          "trajectories: where the class of a state stands, one of model.classes. Of a table the "
+          "number of the column, from 1, or its name, which the first line then has (`# frame "
+          "agent x y kind`); of safetensors the tensor, integers [N]. Nothing between two commas, "
+          "or a negative number: the state has none.");
   s.integer("data.num_workers", &data.num_workers)
       .range(0, 256)
       .allow_auto()
@@ -284,7 +290,9 @@ void Settings::declare(Schema& s) {
   s.text("checkpoint.metric", &checkpoint.metric)
       .help(
           "What best means: eval/loss, eval/perplexity or, with training.eval_texts, eval/bleu, "
-          "eval/chrf, eval/rouge1, eval/rouge2 or eval/rougeL.");
+          "eval/chrf, eval/rouge1, eval/rouge2 or eval/rougeL; of trajectories eval/loss, "
+          "eval/ade, "
+          "eval/fde or, with classes, eval/class_accuracy.");
   s.choice("checkpoint.goal", &checkpoint.goal, {"auto", "min", "max"})
       .help("auto: losses, perplexities and errors are to be small, others large.");
 

@@ -48,7 +48,7 @@ struct DataSettings {
   std::string folder;  // that relative paths start from; empty: the current one
   std::vector<std::string> train{"builtin:grammar"}, validation, test;
   std::vector<std::string> train_target, validation_target, test_target;
-  std::string format = "auto";
+  std::string format = "auto", class_column;
   std::vector<std::string> fields;
   std::string separator = "end";
   double validation_fraction = 0.1, test_fraction = 0;

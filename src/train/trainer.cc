@@ -218,7 +218,7 @@ class Loop {
     loader_.emplace(*data_.batches, state_.samples, s_.grad_accum, options);
   }
 
-  // One update: grad_accum micro-batches. The loss scale is one over all scored tokens of the
+  // One update: grad_accum micro-batches. The loss is the mean over all scored tokens of the
   // update, so that the result does not depend on how the batch is cut. On a device the update is
   // only started: what it gave is read while the next one runs.
   void update() {
@@ -228,7 +228,7 @@ class Loop {
       const OwnerScope waiting(result_.ledger, Owner::input_wait);
       batches = &loader_->next();
     }
-    const float scale = 1.0f / static_cast<float>(batches->scored);
+    const LossScales scales = LossScales::means(batches->scored, batches->labelled);
     const auto learning_rate = static_cast<float>(rate(state_.step)),
                number = static_cast<float>(state_.step + 1),
                average = static_cast<float>(average_rate_at(s_.ema_decay, state_.step));
@@ -239,8 +239,7 @@ class Loop {
       plan = last ? programs_.step_plan(batch.shape) : programs_.accumulate_plan(batch.shape);
       {
         const OwnerScope copying(result_.ledger, Owner::h2d);
-        write_batch(session_, plan, batch);
-        write_scalar("loss_scale", scale);
+        write_batch(session_, plan, batch, scales);
         if (session_.has("random_key")) {
           // Follows the data, not the step: after a roll-back both are new.
           const auto seed = static_cast<uint64_t>(s_.seed),
@@ -551,8 +550,8 @@ class Loop {
                      {"config.resolved.yaml", run_->config()}};
     const TokenizerFile reading = data_.set.reading_file();
     content.texts[reading.name] = reading.bytes;
-    if (data_.rows_begin_with_start(model_.takes()))
-      content.texts[kTokenizerConfigFile] = tokenizer_config_text(true);
+    if (const PromptForm form = data_.prompt_form(s_, model_.takes()); form != PromptForm{})
+      content.texts[kTokenizerConfigFile] = tokenizer_config_text(form);
     content.manifest = {MILLRACE_VERSION, state_.step, programs_.step().hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {

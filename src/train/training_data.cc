@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-DataOptions data_options(const Settings& settings) {
+DataOptions data_options(const Settings& settings, const Takes& takes) {
   const DataSettings& s = settings.data;
   auto in_folder = [&](std::vector<std::string> paths) {
     for (std::string& path : paths)
@@ -31,6 +31,7 @@ DataOptions data_options(const Settings& settings) {
   o.grammar_chars = s.grammar_chars;
   o.skip_bad_records = s.on_bad_record == "skip";
   o.joined_pairs = s.separator == "none";
+  o.class_column = {s.class_column, takes.classes};
   o.seed = static_cast<uint64_t>(settings.seed);
   o.threads = static_cast<int>(settings.threads);
   return o;
@@ -87,7 +88,7 @@ ProgramShapes TrainingData::shapes() const {
 
 std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings, Takes takes) const {
   std::vector<int32_t> prompt;
-  if (rows_begin_with_start(takes)) prompt.push_back(set.start_id);
+  if (prompt_form(settings, takes).start) prompt.push_back(set.start_id);
   if (!settings.sample_prompt.empty()) {
     set.tokenizer().encode(settings.sample_prompt, {"sample.prompt"}, prompt);
     if (set.fields == 2 && settings.data.separator == "end") prompt.push_back(set.end_id);

@@ -19,9 +19,11 @@ struct TrainingData {
   // What is read and in which order, to notice that a run is continued on something else.
   std::string digest() const { return set.key + ", " + batches->order(); }
   ProgramShapes shapes() const;
-  // Whether rows of training begin with the start token, for a model that takes these.
-  bool rows_begin_with_start(Takes takes) const {
-    return set.records && set.start_id >= 0 && !takes.pairs;
+  // How rows of training begin and a source ends, for a model that takes these: one that reads
+  // pairs apart needs no telling.
+  PromptForm prompt_form(const Settings& settings, Takes takes) const {
+    const bool ends = set.fields == 2 && settings.data.separator == "end";
+    return {set.records && set.start_id >= 0 && !takes.pairs, ends && !takes.pairs};
   }
   RunLength run_length(const Settings& settings) const;
   // What sample text starts with: as a record does when it is trained on, else the first tokens of
@@ -29,7 +31,8 @@ struct TrainingData {
   std::vector<int32_t> sample_prompt(const Settings& settings, Takes takes) const;
 };
 
-DataOptions data_options(const Settings& settings);
+// For a model that takes these.
+DataOptions data_options(const Settings& settings, const Takes& takes = {});
 // How training reads a data set, for a model that takes these.
 BatchOptions batch_options(const Dataset& set, const Settings& settings, Takes takes);
 // Shapes a data set for a model that takes these. Validation reads the split `evaluated`.

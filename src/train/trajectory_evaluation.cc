@@ -84,9 +84,28 @@ Metrics DisplacementErrors::metrics() const {
           {"eval/fde", last_sum_ / n}};
 }
 
+std::vector<int32_t> likeliest_classes(const std::vector<float>& logits, size_t places) {
+  const auto classes = static_cast<std::ptrdiff_t>(logits.size() / places);
+  std::vector<int32_t> found;
+  for (auto row = logits.begin(); row != logits.end(); row += classes)
+    found.push_back(static_cast<int32_t>(std::max_element(row, row + classes) - row));
+  return found;
+}
+
+void ClassHits::add(const std::vector<int32_t>& targets, const std::vector<float>& logits) {
+  const std::vector<int32_t> found = likeliest_classes(logits, targets.size());
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] < 0) continue;
+    ++labelled_;
+    hits_ += found[i] == targets[i] ? 1 : 0;
+  }
+}
+
 PathPrediction::PathPrediction(const Model& model, int64_t at_once, const fs::path& folder,
                                const PassOptions& passes, Backend& backend)
-    : parts_(model.takes().parts), max_states_(model.max_lengths().target) {
+    : parts_(model.takes().parts),
+      max_states_(model.max_lengths().target),
+      classes_(model.takes().classes) {
   normalisation_ = normalisation_of(folder, model);
   shape_ = {at_once, StateParts::places(max_states_)};
   plan_ = make_plan(build_eval_graph(model, shape_), passes, backend);
@@ -97,11 +116,10 @@ PathPrediction::PathPrediction(const Model& model, int64_t at_once, const fs::pa
   session_->run(1);
 }
 
-std::vector<std::vector<float>> PathPrediction::next(
-    std::span<const std::span<const float>> paths) {
+std::vector<PredictedPath> PathPrediction::next(std::span<const std::span<const float>> paths) {
   MR_CHECK(std::ssize(paths) <= shape_.batch, "{} paths at once", paths.size());
   const int64_t C = channels(), room = max_states_ - parts_.current;
-  clear_states(batch_, shape_, C);
+  clear_states(batch_, shape_, {C, classes_ > 0});
   std::vector<int64_t> first;  // place of what is predicted
   for (const std::span<const float> path : paths) {
     const int64_t points = std::ssize(path) / C, read = std::min(points, room);
@@ -114,14 +132,18 @@ std::vector<std::vector<float>> PathPrediction::next(
     put_states(states, parts_, normalisation_, row, batch_);
     first.push_back(row + read - 2);
   }
-  write_batch(*session_, 0, batch_);
-  const float scale = 1;
-  session_->write<float>("loss_scale", std::span(&scale, 1));
+  write_batch(*session_, 0, batch_, {});
   session_->run(0);
   const std::vector<float> predicted = roll_out(*session_, 0, parts_, batch_);
-  std::vector<std::vector<float>> result;
+  std::vector<int32_t> labels;
+  if (classes_ > 0)
+    labels = likeliest_classes(session_->output(0, "class_logits"), batch_.weights.size());
+  std::vector<PredictedPath> result;
   for (size_t i = 0; i < paths.size(); ++i) {
-    std::vector<float>& states = result.emplace_back();
+    std::vector<float>& states = result.emplace_back().states;
+    // Read off where training has it: before the last change.
+    if (classes_ > 0)
+      result.back().label = labels[static_cast<size_t>(first[i] + parts_.current - 1)];
     std::vector<float> state(paths[i].end() - C, paths[i].end());
     for (int64_t t = 0; t < parts_.current; ++t)
       for (int64_t c = 0; c < C; ++c) {

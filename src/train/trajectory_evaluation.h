@@ -37,6 +37,26 @@ class DisplacementErrors {
   int64_t sequences_ = 0;
 };
 
+// The likeliest class of each place [.., classes].
+std::vector<int32_t> likeliest_classes(const std::vector<float>& logits, size_t places);
+
+// How many of the classes that parts have are the likeliest.
+class ClassHits {
+ public:
+  void add(const std::vector<int32_t>& targets, const std::vector<float>& logits);
+  int64_t labelled() const { return labelled_; }
+  double share() const { return static_cast<double>(hits_) / static_cast<double>(labelled_); }
+
+ private:
+  int64_t hits_ = 0, labelled_ = 0;
+};
+
+// What follows on a path.
+struct PredictedPath {
+  std::vector<float> states;  // [current, channels]
+  int32_t label = -1;         // of the current part; -1: the model has no classes
+};
+
 // What follows on paths.
 class PathPrediction {
  public:
@@ -47,12 +67,12 @@ class PathPrediction {
   int64_t channels() const { return normalisation_.channels(); }
   // Of each path [points, channels] the next StateParts::current points; it must have at least
   // StateParts::previous. At most `at_once` of them.
-  std::vector<std::vector<float>> next(std::span<const std::span<const float>> paths);
+  std::vector<PredictedPath> next(std::span<const std::span<const float>> paths);
 
  private:
   StateParts parts_;
   Normalisation normalisation_;
-  int64_t max_states_;
+  int64_t max_states_, classes_;
   BatchShape shape_;
   Plan plan_, refresh_;
   std::optional<Session> session_;

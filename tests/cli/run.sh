@@ -422,6 +422,22 @@ holds "a folder that does not ask for a start token" 0 'prompt 3 tokens'
 rm -r exported
 run generate "$checkpoint" --prompt the --max-tokens 3
 holds "a prompt for a model of a long text" 0 'prompt 3 tokens'
+# Between source and target of a pair stands the end token: a prompt is a source.
+run train good.yaml --run-name questions data.train=asked.jsonl 'data.fields=[prompt, answer]' --max-steps 2 sample.length=0
+run generate questions --prompt '3 saw' --max-tokens 3 --temperature 0 --ids
+holds "a prompt for a model of pairs in one row" 0 'prompt 7 tokens'
+cp "$work/out" "$work/text"
+report "its checkpoint says so" "$(grep -q '"add_eos_token": true' runs/questions/*/checkpoints/checkpoint-2/tokenizer_config.json || echo "  tokenizer_config.json does not")"
+run export questions exported
+run generate exported --prompt '3 saw' --max-tokens 3 --temperature 0 --ids
+holds "and once it is exported" 0 'prompt 7 tokens'
+report "writes the same" "$(cmp "$work/text" "$work/out" 2>&1)"
+run export questions questions.gguf --format gguf
+holds "GGUF of a model of pairs" 0 'prompts of this model end with token'
+rm -r exported questions.gguf
+run train good.yaml --run-name joined data.train=asked.jsonl 'data.fields=[prompt, answer]' data.separator=none --max-steps 2 sample.length=0
+run generate joined --prompt '3 saw' --max-tokens 3 --temperature 0 --ids
+holds "a prompt for a model of pairs with nothing between" 0 'prompt 6 tokens'
 run plan tune.yaml --json
 whole=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$') all=$(grep -o '"parameters": [0-9]*' "$work/out" | grep -o '[0-9]*$')
 report "all of a model is tuned unless said" "$([ "$code" -eq 0 ] && grep -q "\"trained_parameters\": $all" "$work/out" || echo "  exit code $code, or not all")"
@@ -1090,6 +1106,59 @@ report "futures of two paths" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" 
   [ "$(tail -1 "$work/out" | cut -f1,2)" = $'210\t6' ] || echo "  exit code $code")"
 run generate "$whole" --input seen.txt --at-once 1
 report "and as many one by one" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 24 ] || echo "  exit code $code")"
+run export "$whole" paths-exported --dtype f32
+holds "a trajectory model is exported" 0 'paths-exported: '
+report "with its normalisation" "$(cmp "$whole/checkpoints/checkpoint-4/normalisation.json" paths-exported/normalisation.json 2>&1)"
+run generate "$whole" --input seen.txt
+cp "$work/out" "$work/text"
+run generate paths-exported --input seen.txt
+report "and predicts the same" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
+run eval "$whole" data.validation=fewer.txt
+cp "$work/out" "$work/text"
+refused "eval of a folder that says nothing about data" 2 'says nothing about data' 'data.train=FILE' -- eval paths-exported
+run eval paths-exported data.train=walks.txt data.validation=fewer.txt data.format=trajectories
+report "eval of what was exported, on data that is named" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || cat "$work/err")"
+run train walks.yaml "${walks[@]}" model.init_from=paths-exported training.max_steps=1 --run-name walks-from-exported
+holds "and trained on" 0 'step=1/1'
+rm paths-exported/normalisation.json
+refused "an export without a normalisation" 2 'paths-exported/normalisation.json' 'remedy:   name a run' -- export paths-exported again
+rm -r paths-exported
+# A class for each path, in a fifth column; that of every sixth is not known.
+awk '{print $0, ($2 % 6 == 5 ? -1 : $2 % 3)}' walks.txt >kinds.txt
+{ echo '# frame agent x y kind' && cat kinds.txt; } >named.txt
+kinds=("${walks[@]}" data.train=kinds.txt data.class_column=5 model.classes=3)
+run train walks.yaml "${kinds[@]}" training.max_steps=4 --run-name kinds
+holds "a model of classes is trained" 0 'step=4/4' 'classes '
+kinds_run=$(readlink -f runs/latest)
+run train walks.yaml "${kinds[@]}" training.max_steps=4 --run-name kinds-2 runtime.stop_after=2
+run train --resume kinds-2 runtime.stop_after=0
+report "and goes on to the same weights" "$(cmp "$kinds_run/checkpoints/checkpoint-4/model.safetensors" runs/latest/checkpoints/checkpoint-4/model.safetensors 2>&1)"
+run train walks.yaml "${kinds[@]}" data.train=named.txt data.class_column=kind training.max_steps=4 --run-name kinds-3
+report "by name it is the same column" "$(cmp "$kinds_run/checkpoints/checkpoint-4/model.safetensors" runs/latest/checkpoints/checkpoint-4/model.safetensors 2>&1)"
+run eval "$kinds_run"
+holds "eval of classes" 0 'eval/class_accuracy' 'eval/ade' 'eval/loss'
+run train walks.yaml "${kinds[@]}" training.max_steps=2 checkpoint.metric=eval/class_accuracy --run-name kinds-4
+holds "classes say which checkpoint is best" 0 'step=2/2'
+run generate "$kinds_run" --input seen.txt
+report "a predicted class in the last column" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 24 ] && awk -F'\t' 'NF != 5 || $5 !~ /^[0-2]$/' "$work/out" || echo "  exit code $code")"
+cp "$work/out" "$work/text"
+awk '{print $0, "1"}' seen.txt >seen-kinds.txt
+run generate "$kinds_run" --input seen-kinds.txt --class-column 5
+report "the same whatever classes the input has" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || cat "$work/err")"
+refused "an input with a column of classes" 2 'seen-kinds.txt' 'expected: 2 numbers' 'remedy:   --class-column' -- generate "$kinds_run" --input seen-kinds.txt
+run data stats walks.yaml "${kinds[@]}"
+holds "data stats of classes" 0 'one of 3 classes'
+refused "classes without a column" 2 'model.classes=3' 'expected: data.class_column' 'remedy:' -- train walks.yaml "${walks[@]}" model.classes=3
+refused "a column without classes" 2 'data.class_column=5' 'expected: model.classes' 'remedy:   model.classes=' -- train walks.yaml "${walks[@]}" data.train=kinds.txt data.class_column=5
+refused "a column of classes for text" 2 'data.class_column=5' 'expected: a model with model.classes' 'remedy:   leave' -- train good.yaml data.class_column=5
+refused "a class that there is not" 2 'kinds.txt:4' 'expected: a class, 0 to 1' 'got:      `2`' 'model.classes=3' -- train walks.yaml "${kinds[@]}" model.classes=2
+sed '7s/[^ ]*$/left/' kinds.txt >left.txt
+refused "a class that is no number" 2 'left.txt:7:' 'expected: a class, 0 to 2' 'got:      `left`' 'data.on_bad_record=skip' -- train walks.yaml "${kinds[@]}" data.train=left.txt
+refused "a column that is not there" 2 'walks.txt:1:1' 'the class in column 5' 'got:      4' 'remedy:' -- train walks.yaml "${kinds[@]}" data.train=walks.txt
+refused "a column that has no such name" 2 'named.txt:1:1' 'no column of the table is called `sort`' 'kind' 'remedy:' -- train walks.yaml "${kinds[@]}" data.train=named.txt data.class_column=sort
+refused "the frame for a class" 2 'kinds.txt' 'column 1, the frame' 'remedy:' -- train walks.yaml "${kinds[@]}" data.class_column=1
+refused "a class of one state" 2 'model.current' 'expected: 2 or more' 'remedy:   model.current=2' -- train walks.yaml "${kinds[@]}" model.current=1
+refused "a metric of classes without" 2 'checkpoint.metric' 'eval/ade, eval/fde, eval/loss' -- train walks.yaml "${walks[@]}" checkpoint.metric=eval/class_accuracy
 refused "a prompt for a trajectory model" 2 'paths' '--input FILE' -- generate "$whole" --prompt hello
 head -12 seen.txt >short.txt
 refused "futures of a path with too few points" 2 'short.txt: agent 5' 'at least' 'got:      6 points' 'remedy:' -- generate "$whole" --input short.txt

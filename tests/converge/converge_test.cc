@@ -264,7 +264,7 @@ class ConvergeOnPaths : public ConvergeOnRecords {
   void SetUp() override {
     ConvergeOnRecords::SetUp();
     RandomStream random(5, RandomUse::test);
-    std::string text;
+    std::string text, turns;  // the second with a class: to the right, straight on, to the left
     for (int person = 0; person < 160; ++person) {
       const double turn = 0.6 * random.uniform() - 0.3, start = 6.28 * random.uniform(),
                    speed = 0.5 + random.uniform();
@@ -272,11 +272,17 @@ class ConvergeOnPaths : public ConvergeOnRecords {
       const int points = 20 + static_cast<int>(random.below(16));
       for (int t = 0; t < points; ++t) {
         text += fmt::format("{} {} {} {}\n", 10 * t, person, x, y);
+        turns += fmt::format("{} {} {} {} {}\n", 10 * t, person, x, y,
+                             person % 5 == 0 ? -1
+                             : turn < -0.1   ? 0
+                             : turn < 0.1    ? 1
+                                             : 2);
         x += speed * std::cos(start + turn * t);
         y += speed * std::sin(start + turn * t);
       }
     }
     write_file(folder_ / "circles.txt", text);
+    write_file(folder_ / "turns.txt", turns);
   }
   Settings circles(int64_t steps) const {
     Settings s = small_run(steps);
@@ -289,6 +295,12 @@ class ConvergeOnPaths : public ConvergeOnRecords {
     s.optimizer.learning_rate = 3e-3;
     return s;
   }
+  Settings turns(int64_t steps) const {
+    Settings s = circles(steps);
+    s.data.train = {(folder_ / "turns.txt").string()};
+    s.data.class_column = "5";
+    return s;
+  }
   static TrainResult train_on_paths(const std::string& keys, const Settings& s,
                                     Metrics* metrics = nullptr) {
     DataObserver silent;
@@ -296,8 +308,10 @@ class ConvergeOnPaths : public ConvergeOnRecords {
       Metrics metrics;
       void evaluated(int64_t, const Metrics& m, bool) override { metrics = m; }
     } last;
-    const TrainResult result =
-        train_model(kPathKeys + keys, s, open_dataset(data_options(s), silent), "trajectory", last);
+    const TrainResult result = train_model(
+        kPathKeys + keys, s,
+        open_dataset(data_options(s, {.classes = s.data.class_column.empty() ? 0 : 3}), silent),
+        "trajectory", last);
     if (metrics) *metrics = last.metrics;
     return result;
   }
@@ -320,16 +334,47 @@ TEST_F(ConvergeOnPaths, CirclesAreLearnt) {
   }
 }
 
+TEST_F(ConvergeOnPaths, ClassesAreLearntBesideTheStates) {
+  Metrics straight, beside, without;
+  Settings nothing = turns(1);
+  nothing.optimizer.learning_rate = 1e-12;
+  train_on_paths(", classes: 3", nothing, &straight);
+  train_on_paths(", classes: 3", turns(400), &beside);
+  train_on_paths(", classes: 3, class_weight: 0", turns(400), &without);
+  EXPECT_LT(straight.at("eval/class_accuracy"), 0.6);
+  EXPECT_GT(beside.at("eval/class_accuracy"), 0.9);
+  EXPECT_LT(without.at("eval/class_accuracy"), 0.6) << "nobody taught it";
+  for (const Metrics& m : {beside, without})
+    EXPECT_LT(m.at("eval/ade"), 0.4 * straight.at("eval/ade"));
+}
+
+// Both means are over an update, however it is cut; so many paths have no class that they differ
+// from those of its parts.
+TEST_F(ConvergeOnPaths, MicroBatchesDoNotChangeTheClasses) {
+  std::vector<TrainResult> results;
+  for (const int64_t cut : {1, 4}) {
+    Settings s = turns(12);
+    s.data.batching = "packing";
+    s.batch_size = 32 / cut;
+    s.grad_accum = cut;
+    s.data.rotate = false;  // the angle follows from the batch
+    results.push_back(train_on_paths(", classes: 3", s));
+  }
+  ASSERT_EQ(results[0].losses.size(), results[1].losses.size());
+  for (size_t i = 0; i < results[0].losses.size(); ++i)
+    EXPECT_NEAR(results[0].losses[i], results[1].losses[i], 1e-4 * results[0].losses[i]) << i;
+}
+
 TEST_F(ConvergeOnPaths, PackedPathsDoNotSeeEachOther) {
   std::vector<Metrics> found(2);
   for (const size_t way : {size_t{0}, size_t{1}}) {
-    Settings s = circles(1);
+    Settings s = turns(1);
     s.data.batching = way == 0 ? "packing" : "buckets";
     s.max_length = 40;
     s.optimizer.learning_rate = 1e-12;
-    train_on_paths(", init_std: 0.3", s, &found[way]);
+    train_on_paths(", init_std: 0.3, classes: 3", s, &found[way]);
   }
-  for (const char* name : {"eval/loss", "eval/ade", "eval/fde"})
+  for (const char* name : {"eval/loss", "eval/ade", "eval/fde", "eval/class_accuracy"})
     EXPECT_NEAR(found[0].at(name), found[1].at(name), 1e-5 * found[1].at(name)) << name;
 }
 

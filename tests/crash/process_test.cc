@@ -309,9 +309,10 @@ class FamilyCrashTest : public CrashTest, public testing::WithParamInterface<std
       for (int frame = 0; frame < 30; ++frame)
         for (int agent = 0; agent < 40; ++agent)
           paths << 10 * frame << ' ' << agent << ' ' << 0.1 * frame * (agent % 7) << ' '
-                << 0.01 * frame * frame + agent << '\n';
+                << 0.01 * frame * frame + agent << ' ' << agent % 4 - 1 << '\n';
       replace("{train: builtin:grammar, grammar_chars: 6000, sampling: sequential}",
-              "{train: paths.txt, format: trajectories}");
+              "{train: paths.txt, format: trajectories, class_column: 5}");
+      replace("{type: " + GetParam(), "{classes: 3, type: " + GetParam());
       replace("{every: 2}", "{every: 2, metric: eval/ade}");
     }
     std::ofstream(folder_ / "c.yaml") << config;

@@ -163,6 +163,21 @@ std::vector<Example> trajectory_table_examples() {
   };
 }
 
+std::vector<Example> class_table_examples() {
+  return {
+      accepted(""),
+      accepted("10 1 0.5 1 0\n20 1 5 6 2\n30 1 5 6 -1\n"),
+      accepted("10,1,0.5,1,\n20,1,5,6,2.0\n30,1,5,6, \n"),
+      accepted("10,1,0.5,1, ,7\n20,1,0.5,1,1,7\n"),
+      refused("10 1 0.5 1\n", {"columns", "at least 5", "column 5"}),
+      refused("10 1 0 0 3\n", {"a class, 0 to 2", "`3`", "model.classes=4", "data.txt:1:10"}),
+      refused("10 1 0 0 0.5\n", {"a class, 0 to 2", "`0.5`"}),
+      refused("10 1 0 0 nan\n", {"a class, 0 to 2", "`nan`"}),
+      refused("10,1,,0,1\n", {"a finite number"}),
+      refused("10 1 0 0 1\n20 1 0 0\n", {"columns", "expected: 5"}),
+  };
+}
+
 std::vector<Example> ragged_safetensors_examples() {
   return {
       accepted(ragged("[3,2]", "[3]", {0, 2, 3}, 6)),

@@ -108,6 +108,8 @@ std::vector<Example> tokenizer_config_examples() {
       accepted("{}"),
       accepted(R"({"add_bos_token": true, "tokenizer_class": "LlamaTokenizer"})"),
       accepted(R"({"add_bos_token": false})"),
+      accepted(R"({"add_bos_token": true, "add_eos_token": true})"),
+      refused(R"({"add_eos_token": "yes"})", {"`add_eos_token`", "\"yes\""}),
       accepted(R"({"add_bos_token": null})"),
       refused("", {"JSON"}),
       refused(R"({"add_bos_token": 1e999})", {"JSON"}),

@@ -67,6 +67,7 @@ std::vector<Example> csv_examples();
 std::vector<Example> json_lines_examples();
 std::vector<Example> token_file_examples();
 std::vector<Example> trajectory_table_examples();
+std::vector<Example> class_table_examples();
 std::vector<Example> ragged_safetensors_examples();
 std::vector<Example> sentence_piece_model_examples();
 std::vector<std::string> sentence_piece_words();  // fields and messages, to be put in

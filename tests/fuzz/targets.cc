@@ -262,8 +262,8 @@ Verdict run_sentence_piece_model(std::string_view bytes) {
 
 Verdict run_tokenizer_config(std::string_view bytes) {
   return verdict_of("tokenizer_config.json", [&] {
-    const bool adds = read_adds_start(bytes, "tokenizer_config.json");
-    require(read_adds_start(tokenizer_config_text(adds), "written") == adds,
+    const PromptForm form = read_prompt_form(bytes, "tokenizer_config.json");
+    require(read_prompt_form(tokenizer_config_text(form), "written") == form,
             "it reads differently when written again");
   });
 }
@@ -595,7 +595,8 @@ std::vector<Target> make_targets() {
        sentence_piece_words()},
       {"word_json", run_word_json, word_json_examples, join({kNumbers, kJson, word_words})},
       {"tokenizer_config", run_tokenizer_config, tokenizer_config_examples,
-       join({kNumbers, kJson, {"\"add_bos_token\"", "true", "false", "null"}})},
+       join(
+           {kNumbers, kJson, {"\"add_bos_token\"", "\"add_eos_token\"", "true", "false", "null"}})},
       {"csv", run_csv, csv_examples, {"\"", "\"\"", ",", "\n", "\r\n", "\",\"", "\"\n\"", "a"}},
       {"manifest",
        run_manifest,

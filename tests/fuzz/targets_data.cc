@@ -187,6 +187,36 @@ Verdict run_trajectory_table(std::string_view bytes) {
   return verdict;
 }
 
+// Behind two numbers each point has one of three classes, or none.
+Verdict run_class_table(std::string_view bytes) {
+  const std::vector<std::byte> copy = copy_of(bytes);
+  const std::string_view text(reinterpret_cast<const char*>(copy.data()), copy.size());
+  Trajectories all;
+  const Verdict verdict = verdict_of("data.txt:", [&] {
+    all = parse_trajectory_table(text, "data.txt", false, {"5", 3});
+  });
+  const Trajectories rest = read_again([&] {
+    return parse_trajectory_table(text, "data.txt", true, {"5", 3});
+  });
+  require(verdict.accepted == (rest.skipped == 0), "bad rows are counted where none is refused");
+  require(!verdict.accepted || (same(all, rest) && all.classes == rest.classes),
+          "passing over nothing changed something");
+  check_paths(rest);
+  require(rest.paths.empty() || rest.channels >= 2, "points of less than two numbers");
+  require(std::ssize(rest.classes) * rest.channels == std::ssize(rest.values),
+          "not a class for each point");
+  require(std::all_of(rest.classes.begin(), rest.classes.end(),
+                      [](int32_t label) { return label >= -1 && label < 3; }),
+          "a class that there is not");
+  // By its name it is the same column.
+  const std::string named = fmt::format("#f,a,x,y,kind\n{}", text);
+  const Trajectories by_name = read_again([&] {
+    return parse_trajectory_table(named, "data.txt", true, {"kind", 3});
+  });
+  require(same(rest, by_name) && rest.classes == by_name.classes, "another column by its name");
+  return verdict;
+}
+
 std::string ragged_bytes(const std::vector<float>& values, int64_t channels,
                          const std::vector<int64_t>& offsets) {
   return safetensors_bytes(
@@ -206,9 +236,8 @@ Verdict run_ragged_safetensors(std::string_view bytes) {
       "data.safetensors", [&] { all = read_ragged_safetensors(copy, "data.safetensors"); });
   // Beside values that are not finite, what is refused is refused in any case.
   Trajectories rest;
-  const Verdict lenient = verdict_of("data.safetensors", [&] {
-    rest = read_ragged_safetensors(copy, "data.safetensors", "values", "offsets", true);
-  });
+  const Verdict lenient = verdict_of(
+      "data.safetensors", [&] { rest = read_ragged_safetensors(copy, "data.safetensors", true); });
   require(verdict.accepted == (lenient.accepted && rest.skipped == 0), "two verdicts");
   check_paths(rest);
   if (!lenient.accepted || rest.paths.empty()) return verdict;
@@ -256,6 +285,10 @@ std::vector<Target> data_targets() {
        trajectory_table_examples,
        {" ", "\t", ",", ", ", "\n", "\r\n", "# ", "1.0", "10 1 0 0\n", "20 1 0 0\n", "20 2 1 1\n",
         "4611686018427387903", "-4611686018427387903", "1e38", "1e39"}},
+      {"class_table",
+       run_class_table,
+       class_table_examples,
+       {" ", ",", ",,", "\n", "# ", "1.0", "-1", "2", "3", "10 1 0 0 2\n", "20,1,0,0,\n"}},
       {"ragged_safetensors",
        run_ragged_safetensors,
        ragged_safetensors_examples,

@@ -41,6 +41,7 @@ struct Family {
   int64_t max_length;
   int64_t source = 0;  // S, of pairs
   double smoothing = 0;
+  bool packed = false;
 };
 const Family kFamilies[] = {
     {"gpt2_tiny", "gpt",
@@ -74,6 +75,14 @@ const Family kFamilies[] = {
      "model: {d_model: 32, d_ff: 48, num_layers: 2, num_heads: 4, activation: gelu, "
      "likelihood: gaussian}",
      24},
+    {"trajectory_classes", "trajectory",
+     "model: {d_model: 32, d_ff: 48, num_layers: 2, num_heads: 4, activation: gelu, classes: 3, "
+     "class_weight: 0.7}",
+     24},
+    {"trajectory_packed", "trajectory",
+     "model: {d_model: 32, d_ff: 48, num_layers: 2, num_heads: 4, activation: gelu, "
+     "likelihood: gaussian, classes: 3, class_weight: 0.7}",
+     24, 0, 0, true},
 };
 
 // A golden file and our model of the same sizes.
@@ -83,7 +92,8 @@ class Golden {
       : file(family.file),
         grad_file(std::string(family.file) + "_grad"),
         model(make_model(family.type)),
-        S(family.source) {
+        S(family.source),
+        packed(family.packed) {
     Schema schema;
     model->declare(schema);
     TuningSettings tuning;
@@ -120,20 +130,28 @@ class Golden {
   struct Batch {
     std::vector<int32_t> tokens, targets, source, source_lengths, source_open;
     std::vector<float> states, state_targets, weights;
-    std::vector<int32_t> parts;
-    double kept;  // targets of the whole step that are scored
+    std::vector<int32_t> parts, class_targets, segments, positions;
+    double kept;          // targets of the whole step that are scored
+    double labelled = 0;  // classes of the whole step
+    double class_scale() const { return labelled > 0 ? kept / labelled : 0; }
 
     // By the names of the inputs; those of other families are empty.
     std::vector<std::pair<const char*, const std::vector<int32_t>*>> ids() const {
-      return {{"tokens", &tokens},           {"targets", &targets},
-              {"source", &source},           {"source_lengths", &source_lengths},
-              {"source_open", &source_open}, {"parts", &parts}};
+      return {{"tokens", &tokens},
+              {"targets", &targets},
+              {"source", &source},
+              {"source_lengths", &source_lengths},
+              {"source_open", &source_open},
+              {"parts", &parts},
+              {"class_targets", &class_targets},
+              {"segments", &segments},
+              {"positions", &positions}};
     }
     std::vector<std::pair<const char*, const std::vector<float>*>> numbers() const {
       return {{"states", &states}, {"state_targets", &state_targets}, {"weights", &weights}};
     }
   };
-  BatchShape shape(int64_t batch) const { return {batch, kLength, false, S}; }
+  BatchShape shape(int64_t batch) const { return {batch, kLength, packed, S}; }
   Batch batch(int64_t step, int64_t first, int64_t count) const {
     auto part = [&]<typename T>(const std::vector<T>& all, int64_t from, int64_t sequences,
                                 int64_t width = kLength) {
@@ -147,6 +165,15 @@ class Golden {
       made.weights = part(file.f32("weights"), first, count);
       made.parts = part(file.i32("parts"), first, count);
       for (const float weight : part(file.f32("weights"), 0, kBatch)) made.kept += weight;
+      if (packed) {
+        made.segments = part(file.i32("segments"), first, count);
+        made.positions = part(file.i32("positions"), first, count);
+      }
+      if (model->takes().classes > 0) {
+        made.class_targets = part(file.i32("class_targets"), first, count);
+        for (int32_t t : part(file.i32("class_targets"), 0, kBatch))
+          made.labelled += t >= 0 ? 1 : 0;
+      }
       return made;
     }
     made.tokens = part(file.i32("tokens"), first, count);
@@ -164,6 +191,7 @@ class Golden {
   GoldenFile file, grad_file;
   std::unique_ptr<Model> model;
   int64_t S;
+  bool packed;
   nlohmann::json about;
   Settings settings;
 };
@@ -174,6 +202,11 @@ void write_source(Session& session, const Golden::Batch& batch) {
       session.write<int32_t>(name, *values);
 }
 
+void write_scalar(Session& session, const char* leaf, double value) {
+  const auto number = static_cast<float>(value);
+  session.write<float>(leaf, std::span(&number, 1));
+}
+
 void write_batch(Session& session, const Golden::Batch& batch) {
   for (const auto& [name, values] : batch.ids())
     if (!values->empty()) session.write<int32_t>(name, *values);
@@ -181,11 +214,7 @@ void write_batch(Session& session, const Golden::Batch& batch) {
     if (!values->empty()) session.write<float>(name, *values);
   const auto scale = static_cast<float>(1 / batch.kept);
   session.write<float>("loss_scale", std::span(&scale, 1));
-}
-
-void write_scalar(Session& session, const char* leaf, double value) {
-  const auto number = static_cast<float>(value);
-  session.write<float>(leaf, std::span(&number, 1));
+  if (!batch.class_targets.empty()) write_scalar(session, "class_scale", batch.class_scale());
 }
 
 void write_weights(Session& session, const Golden& golden) {
@@ -431,6 +460,7 @@ TEST_P(GoldenFamily, TenStepsInFloat64) {
     for (const auto& [name, values] : batch.numbers())
       if (!values->empty()) reference.values(name).assign(values->begin(), values->end());
     reference.values("loss_scale") = {1 / batch.kept};
+    if (!batch.class_targets.empty()) reference.values("class_scale") = {batch.class_scale()};
     reference.values("step") = {static_cast<double>(step + 1)};
     reference.run();
     EXPECT_NEAR(reference.output("loss")[0], wanted[static_cast<size_t>(step)], 1e-12)

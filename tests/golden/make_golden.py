@@ -47,6 +47,11 @@ trajectory_mse.safetensors, trajectory_gaussian.safetensors, each with _grad    
     The same, without tokens, targets and logits: states and state_targets F32 [10,3,16,2], weights F32 [10,3,16] (0: not
     scored), parts I32 [10,3,16]. `losses`: a state's error, summed over its numbers, as a mean over the states that are scored.
 
+trajectory_classes.safetensors, trajectory_packed.safetensors, each with _grad     the same with a class for each part
+    trajectory_classes (mse): class_targets I32 [10,3,16], -1 but at the last place of a part that has a class; step 5 has none.
+    `losses` holds 0.7 times their mean cross-entropy as well. trajectory_packed (gaussian, classes): rows of two or three
+    sequences and padding, which do not see each other; segments and positions I32 [10,3,16].
+
 ops.safetensors     single operations, float64 throughout
     op/<case>/in<i>        F64, or I32 for ids, targets, lengths, positions
     op/<case>/out<i>       F64
@@ -118,11 +123,14 @@ FINAL = {
     "pointer_tiny": ["embedding.weight", "encoder.layers.0.recurrent.weight", "attention.coverage.weight"],
     "trajectory_mse": ["input.weight", "parts.weight", "mean.bias"],
     "trajectory_gaussian": ["positions.weight", "layers.1.mlp.up.weight", "log_std.bias"],
+    "trajectory_classes": ["classes.weight", "input.weight", "norm.bias"],
+    "trajectory_packed": ["classes.weight", "positions.weight", "layers.0.attention.qkv.weight"],
     "seq2seq_post": ["encoder.embedding.weight", "layers.0.cross.q.bias", "layers.1.norm_cross.weight"],
 }
 SEQ2SEQ = dict(width=32, heads=4, inner=48, encoder_layers=1, decoder_layers=2, max_length=24)
 POINTER = dict(emb_dim=16, hidden_dim=16, num_layers=2, attention_dim=24, coverage_weight=0.7)
 TRAJECTORY = dict(width=32, heads=4, inner=48, layers=2, max_length=24, channels=2)
+CLASSES = dict(classes=3, class_weight=0.7)
 RARE = 5  # words behind the vocabulary
 OPTIMIZERS = {
     "adamw": (torch.optim.AdamW, dict(lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)),
@@ -244,9 +252,9 @@ def as_millrace(name, tensor):
 
 
 class Trajectory(torch.nn.Module):
-    """The mean loss of states that are scored."""
+    """The mean loss of states that are scored, and of the classes that parts have."""
 
-    def __init__(self, gaussian):
+    def __init__(self, gaussian, classes=False, packed=False):
         super().__init__()
         c, nn = TRAJECTORY, torch.nn
         self.input = nn.Linear(c["channels"], c["width"], bias=False)
@@ -256,19 +264,29 @@ class Trajectory(torch.nn.Module):
             for _ in range(c["layers"]))
         self.norm, self.mean = nn.LayerNorm(c["width"]), nn.Linear(c["width"], c["channels"])
         self.log_std = nn.Linear(c["width"], c["channels"]) if gaussian else None
+        self.classes = nn.Linear(c["width"], CLASSES["classes"], bias=False) if classes else None
+        self.packed = packed
 
-    def forward(self, states, state_targets, weights, parts):
-        x = self.input(states) + self.parts(parts) + self.positions(torch.arange(T))
-        future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    def forward(self, states, state_targets, weights, parts, class_targets=None, segments=None, positions=None):
+        x = self.input(states) + self.parts(parts) + self.positions(torch.arange(T) if positions is None else positions)
+        hidden = torch.ones(T, T, dtype=torch.bool).triu(1)
+        if segments is not None:  # a mask for each row and head
+            others = segments[:, :, None] != segments[:, None, :]
+            hidden = (hidden | others).repeat_interleave(TRAJECTORY["heads"], 0)
         for layer in self.layers:
-            x = layer(x, src_mask=future)
+            x = layer(x, src_mask=hidden)
         x = self.norm(x)
         mean = states + self.mean(x)
         if self.log_std is None:
             errors = (mean - state_targets).square()
         else:
             errors = F.gaussian_nll_loss(mean, state_targets, (2 * self.log_std(x)).exp(), full=True, eps=1e-12, reduction="none")
-        return (errors.sum(-1) * weights).sum() / weights.sum()
+        loss = (errors.sum(-1) * weights).sum() / weights.sum()
+        if self.classes is None:
+            return loss
+        # Where there is none, a gradient of 0: with no gradient at all, AdamW would leave the head as it is.
+        named = F.cross_entropy(self.classes(x).flatten(0, 1), class_targets.flatten(), ignore_index=-1, reduction="sum")
+        return loss + CLASSES["class_weight"] * named / (class_targets >= 0).sum().clamp(min=1)
 
 
 def trajectory_as_millrace(name, tensor):
@@ -293,6 +311,36 @@ def make_paths(generator):
     parts[..., 3:] = 1
     parts[..., 7:] = 2
     return {"states": changes[..., :-1, :].clone(), "state_targets": changes[..., 1:, :].clone(), "weights": weights, "parts": parts}
+
+
+def add_classes(inputs, generator):
+    """What the last place of a part says of the whole, or nothing."""
+    parts, places = inputs["parts"], torch.arange(T)
+    segments = inputs.get("segments", torch.zeros_like(parts))
+    last = torch.ones_like(parts, dtype=torch.bool)
+    last[..., :-1] = (parts[..., 1:] != parts[..., :-1]) | (segments[..., 1:] != segments[..., :-1])
+    known = torch.rand(parts.shape, generator=generator) < 0.8
+    kinds = torch.randint(0, CLASSES["classes"], parts.shape, generator=generator)
+    inputs["class_targets"] = torch.where(last & known & (inputs.get("positions", places) > 0), kinds, -1)
+    inputs["class_targets"][5] = -1
+
+
+def pack(inputs):
+    """Sequences of different lengths and parts in each row, and padding behind them."""
+    shapes = [[(2, 3, 2), (1, 4, 2)], [(4, 2, 3), (0, 3, 4)], [(1, 2, 2), (0, 2, 3), (1, 3, 2)]]  # places of the parts
+    segments, positions, parts, weights = (torch.zeros(B, T, dtype=torch.int64) for _ in range(4))
+    for row, sequences in enumerate(shapes):
+        at = 0
+        for i, sequence in enumerate(sequences):
+            n = sum(sequence)
+            segments[row, at:at + n], positions[row, at:at + n] = i, torch.arange(n)
+            parts[row, at:at + n] = torch.repeat_interleave(torch.arange(len(sequence)), torch.tensor(sequence))
+            weights[row, at + n - sequence[2] - 1:at + n] = 1
+            at += n
+        segments[row, at:] = len(sequences)
+    inputs |= {"parts": parts, "weights": weights.float(), "segments": segments, "positions": positions}
+    for name in ("parts", "weights", "segments", "positions"):
+        inputs[name] = inputs[name].expand(STEPS, B, T).clone()
 
 
 class PointerGenerator(torch.nn.Module):
@@ -504,6 +552,10 @@ def make_model(folder, name, model, config, seed, smoothing=0.0):
     sources = {}
     if isinstance(model, Trajectory):
         inputs = make_paths(generator)
+        if model.packed:
+            pack(inputs)
+        if model.classes is not None:
+            add_classes(inputs, generator)
     elif isinstance(model, (Seq2Seq, PointerGenerator)):
         sources = dict(zip(("source", "source_lengths"), make_sources(tokens, generator)))
         inputs = {"tokens": tokens, **sources}
@@ -663,6 +715,8 @@ def main():
         "ops": lambda name: make_ops(folder, seed=3),
         "trajectory_mse": lambda name: make_model(folder, name, Trajectory(False), TRAJECTORY, seed=7),
         "trajectory_gaussian": lambda name: make_model(folder, name, Trajectory(True), TRAJECTORY, seed=8),
+        "trajectory_classes": lambda name: make_model(folder, name, Trajectory(False, classes=True), TRAJECTORY | CLASSES, seed=9),
+        "trajectory_packed": lambda name: make_model(folder, name, Trajectory(True, classes=True, packed=True), TRAJECTORY | CLASSES, seed=10),
         "pointer_tiny": lambda name: make_model(folder, name, PointerGenerator(), POINTER, seed=6),
     }
     for name in sys.argv[2:] or models:

@@ -65,13 +65,14 @@ TEST(Allocation, NoneInACollateOfTrajectories) {
   std::string text;
   for (int path = 0; path < 2300; ++path)
     for (int t = 0; t < 40 + path % 61; ++t)
-      text += fmt::format("{} {} {} {}\n", t, path, t * t, t);
+      text += fmt::format("{} {} {} {} {}\n", t, path, t * t, t, path % 3);
   write_file(folder / "paths.txt", text);
   DataObserver silent;
   DataOptions o;
   o.train = {(folder / "paths.txt").string()};
   o.format = "trajectories";
   o.validation_fraction = 0;
+  o.class_column = {"5", 3};
   const Dataset data = open_dataset(o, silent);
   for (const std::string batching : {"buckets", "packing"}) {
     BatchOptions options;

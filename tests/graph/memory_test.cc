@@ -121,7 +121,8 @@ TEST_F(Memory, PredictedIsAllocatedIsTouched) {
   struct Case {
     std::string family, keys;
   };
-  std::vector<Case> cases{{"gpt", kLlamaKeys}};
+  std::vector<Case> cases{{"gpt", kLlamaKeys},
+                          {"trajectory", small_keys("trajectory", 24) + ", classes: 5"}};
   for (const std::string& family : model_families())
     for (const double dropout : {0.0, 0.1})
       cases.push_back({family, small_keys(family, 24, dropout)});

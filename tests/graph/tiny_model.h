@@ -88,6 +88,18 @@ inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny,
               source[static_cast<size_t>(row * tiny.shape.source)];
       }
     }
+    if (tiny.shape.packed) {
+      // Each row is two sequences.
+      std::vector<int32_t> segments, positions;
+      for (size_t i = 0; i < tokens_per_step; ++i) {
+        const auto at = static_cast<int32_t>(i % static_cast<size_t>(tiny.shape.length)),
+                   half = static_cast<int32_t>(tiny.shape.length / 2);
+        segments.push_back(at < half ? 0 : 1);
+        positions.push_back(at < half ? at : at - half);
+      }
+      session.write<int32_t>("segments", segments);
+      session.write<int32_t>("positions", positions);
+    }
     const float scale = 1.0f / static_cast<float>(tokens_per_step), rate = 3e-3f,
                 number = static_cast<float>(step + 1);
     if (session.has("states")) {
@@ -105,6 +117,15 @@ inline Trained train_steps(Session& session, size_t plan, const TinyModel& tiny,
       session.write<float>("state_targets", next);
       session.write<float>("weights", weights);
       session.write<int32_t>("parts", parts);
+      if (session.has("class_targets")) {
+        const auto classes = static_cast<uint64_t>(tiny.model->takes().classes);
+        std::vector<int32_t> labels(tokens_per_step, -1);
+        for (size_t i = 2; i < tokens_per_step; i += 3)
+          labels[i] = static_cast<int32_t>(random.below(classes));
+        const float weight = 3;
+        session.write<int32_t>("class_targets", labels);
+        session.write<float>("class_scale", std::span(&weight, 1));
+      }
     } else {
       session.write<int32_t>("tokens", tokens);
       session.write<int32_t>("targets", targets);

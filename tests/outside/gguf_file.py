@@ -6,7 +6,8 @@ what llama.cpp's converter makes of the same model.
 
 Names must be those that `gguf` has for the architecture, shapes and values those of the model that transformers made:
 linear layers [out, in], queries and keys of Llama permuted as convert_hf_to_gguf.py does, scaled rotary positions as its
-rope_freqs. Then the keys llama.cpp reads, and the tokenizer: tokens, their kinds, merges.
+rope_freqs. Then the keys llama.cpp reads, and the tokenizer: tokens, their kinds, merges, and whether a start token is put
+before a text.
 """
 import json
 import pathlib
@@ -89,7 +90,7 @@ def expected_keys(model, arch):
     return keys
 
 
-def check_tokenizer(reader, tokenizer, vocab_size):
+def check_tokenizer(reader, tokenizer, vocab_size, adds_start):
     problems = []
     get = lambda key: reader.get_field(key).contents()
     vocab = {id: text for text, id in tokenizer.get_vocab().items()}
@@ -106,6 +107,10 @@ def check_tokenizer(reader, tokenizer, vocab_size):
         problems.append("kind of tokenizer")
     if get("tokenizer.ggml.eos_token_id") != special:
         problems.append("eos")
+    if (get("tokenizer.ggml.add_bos_token"), get("tokenizer.ggml.add_eos_token")) != (adds_start, False):
+        problems.append("add_bos_token or add_eos_token")
+    if adds_start and get("tokenizer.ggml.bos_token_id") != special:
+        problems.append("bos")
     return problems
 
 
@@ -126,12 +131,15 @@ def main():
             work = pathlib.Path(folder)
             model.save_pretrained(work / "theirs")
             tokenizer.save(str(work / "theirs" / "tokenizer.json"))
+            adds_start = index % 2 == 1
+            if adds_start:
+                (work / "theirs" / "tokenizer_config.json").write_text('{"add_bos_token": true}')
             run = subprocess.run([sys.argv[1], "export", work / "theirs", work / "model.gguf", "--format", "gguf", "--dtype", dtype],
                                  capture_output=True, text=True)
             if run.returncode != 0:
                 sys.exit(run.stderr)
             reader = gguf.GGUFReader(work / "model.gguf")
-            problems = check_tokenizer(reader, tokenizer, model.config.vocab_size)
+            problems = check_tokenizer(reader, tokenizer, model.config.vocab_size, adds_start)
             for key, value in expected_keys(model, arch).items():
                 field = reader.get_field(key)
                 got = field.contents() if field else None

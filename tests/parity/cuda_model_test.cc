@@ -34,7 +34,15 @@ const Case kCases[] = {
     {"pointer_generator",
      "emb_dim: 24, hidden_dim: 32, num_layers: 2",
      {3, 9, false, 21},
-     "pointer_generator"}};
+     "pointer_generator"},
+    {"trajectory",
+     "d_model: 32, num_layers: 2, num_heads: 2, likelihood: gaussian",
+     {3, 18},
+     "trajectory"},
+    {"trajectory_packed_classes",
+     "d_model: 32, num_layers: 2, num_heads: 2, classes: 5",
+     {3, 36, true},
+     "trajectory"}};
 
 class CudaModel : public testing::TestWithParam<Case> {
  protected:
@@ -83,7 +91,8 @@ TEST_P(CudaModel, TrainsAsTheCpuDoes) {
   Backend& backend = *test_device().backend;
   const auto cpu = cpu::make_backend(cpu::best_isa());
   const Trained truth = train(*cpu, Precision::fp32);
-  // Losses are near 3; what a precision rounds away grows a little with every update.
+  // Losses are near 3, of states, which are sums over many numbers, larger; what a precision rounds
+  // away grows a little with every update.
   const std::pair<Precision, double> bounds[] = {{Precision::fp32, 1e-5},
                                                  {Precision::tf32, 2e-3},
                                                  {Precision::bf16, 2e-2},
@@ -92,7 +101,9 @@ TEST_P(CudaModel, TrainsAsTheCpuDoes) {
     SCOPED_TRACE(precision_name(precision));
     const Trained here = train(backend, precision);
     for (size_t i = 0; i < truth.losses.size(); ++i)
-      EXPECT_NEAR(here.losses[i], truth.losses[i], bound) << "update " << i;
+      EXPECT_NEAR(here.losses[i], truth.losses[i],
+                  bound * std::max(1.0, std::fabs(truth.losses[i]) / 3.0))
+          << "update " << i;
     EXPECT_TRUE(here == train(backend, precision)) << "not the same bits twice";
   }
 }

@@ -1,0 +1,74 @@
+#include "data/gguf_tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/text.h"
+#include "data/sentence_piece.h"
+#include "data/sentence_piece_testing.h"
+
+namespace millrace {
+namespace {
+
+using namespace sentence_piece_testing;
+
+using Entries = std::map<std::string, GgufEntry>;
+Entries entries_of(const Tokenizer& tokenizer, std::span<const int32_t> opening) {
+  Entries map;
+  for (const GgufEntry& e : gguf_tokenizer(tokenizer, 300, opening)) map[e.key] = e;
+  return map;
+}
+template <typename T>
+T get(const Entries& entries, const std::string& key) {
+  const auto found = entries.find("tokenizer.ggml." + key);
+  EXPECT_NE(found, entries.end()) << key;
+  return found == entries.end() ? T{} : std::get<T>(found->second.value);
+}
+
+// What is not said llama.cpp takes from the kind of tokenizer, whatever the model was trained on.
+TEST(GgufTokenizer, SaysWhatIsPutAroundAText) {
+  for (const uint64_t kind : {kBpe, kUnigram}) {
+    const auto tokenizer = make_sentence_piece_tokenizer(
+        start_pieces() + piece("\xE2\x96\x81", -1) + piece("a", -2) + trainer(kind),
+        "tokenizer.model");
+    const Entries plain = entries_of(*tokenizer, {});
+    EXPECT_EQ(get<std::string>(plain, "model"), kind == kBpe ? "llama" : "t5");
+    EXPECT_FALSE(get<bool>(plain, "add_bos_token"));
+    EXPECT_FALSE(get<bool>(plain, "add_eos_token"));
+    EXPECT_EQ(get<uint32_t>(plain, "bos_token_id"), 1u);
+    const int32_t start[] = {tokenizer->start_id()};
+    const Entries opened = entries_of(*tokenizer, start);
+    EXPECT_TRUE(get<bool>(opened, "add_bos_token"));
+    EXPECT_FALSE(get<bool>(opened, "add_eos_token"));
+    EXPECT_EQ(get<uint32_t>(opened, "bos_token_id"), 1u);
+  }
+}
+
+TEST(GgufTokenizer, TheTokenOfATemplateIsTheOneThatOpens) {
+  nlohmann::json vocabulary;  // every byte as GPT-2 writes it
+  char32_t next = 0x100;
+  for (int b = 0; b < 256; ++b) {
+    const bool plain = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+    std::string text;
+    append_utf8(plain ? static_cast<char32_t>(b) : next++, text);
+    vocabulary[text] = b;
+  }
+  const nlohmann::json file = {
+      {"added_tokens",
+       {{{"id", 256}, {"content", "<|endoftext|>"}, {"special", true}},
+        {{"id", 257}, {"content", "<|begin|>"}, {"special", true}}}},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}}}};
+  const auto tokenizer = tokenizer_from_json(file.dump(), "tokenizer.json");
+  const int32_t begin[] = {257}, two[] = {257, 256};
+  EXPECT_EQ(get<uint32_t>(entries_of(*tokenizer, begin), "bos_token_id"), 257u);
+  EXPECT_TRUE(get<bool>(entries_of(*tokenizer, begin), "add_bos_token"));
+  // Of more than one it has no way to say.
+  EXPECT_FALSE(get<bool>(entries_of(*tokenizer, two), "add_bos_token"));
+  EXPECT_FALSE(get<bool>(entries_of(*tokenizer, {}), "add_bos_token"));
+}
+
+}  // namespace
+}  // namespace millrace
