@@ -34,6 +34,15 @@ struct ProfileArguments {
 };
 int profile_command(const ProfileArguments& arguments);
 
+struct DoctorArguments {
+  RunRequest request;
+  std::string time_budget = "5m", memory, fail_on;  // --time-budget, --memory, --fail-on
+  bool quick = false;                               // --quick: no trials
+  bool everything = false;                          // tune: all that can be tried
+  bool json = false;
+};
+int doctor_command(const DoctorArguments& arguments);
+
 struct DataArguments {
   RunRequest request;
   bool json = false;
@@ -76,7 +85,7 @@ struct GenerateArguments {
   bool ids = false;                       // tokens as numbers instead of text
   std::string device = "auto", precision = "auto";
   GenerateOptions options;
-  BeamOptions beam;      // for models of pairs; a beam of 0 draws
+  BeamOptions beam;     // for models of pairs; a beam of 0 draws
   int64_t at_once = 0;  // sources; 0: as many as suit the device
 };
 int generate_command(const GenerateArguments& arguments);

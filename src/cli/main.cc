@@ -142,6 +142,24 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(int64_t{3}, int64_t{1'000'000}))
       ->capture_default_str();
   profile_app->add_flag("--json", profile.json, "the same as one JSON object");
+  millrace::DoctorArguments doctor, tune;
+  tune.everything = true;
+  std::vector<std::string> doctor_words, tune_words;
+  CLI::App* doctor_app = app.add_subcommand(
+      "doctor", "why a training is slow, and what makes it faster: tried for real");
+  CLI::App* tune_app = app.add_subcommand(
+      "tune", "try everything that may make a training faster, and write the faster config");
+  add_request(doctor_app, doctor.request, doctor_words);
+  add_request(tune_app, tune.request, tune_words);
+  for (auto [sub, of] : {std::pair{doctor_app, &doctor}, std::pair{tune_app, &tune}}) {
+    sub->add_option("--time-budget", of->time_budget, "about how long: 90s, 5m, 1h")
+        ->capture_default_str();
+    sub->add_option("--memory", of->memory, "memory that trials must fit in, such as 8GiB");
+    sub->add_flag("--json", of->json, "the same as one JSON object");
+  }
+  doctor_app->add_flag("--quick", doctor.quick, "seconds: look, try nothing");
+  doctor_app->add_option("--fail-on", doctor.fail_on,
+                         "exit code 4 when a finding is at least low, medium or high");
   millrace::DataArguments data;
   std::vector<std::string> stats_words, prepare_words;
   CLI::App* data_app = app.add_subcommand("data", "look at the data of a config, or tokenize it");
@@ -294,7 +312,7 @@ int run(int argc, char** argv) {
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
   const std::vector<std::string> commands{"train", "plan",    "eval",   "data",   "generate",
                                           "score", "runs",    "docs",   "export", "import",
-                                          "watch", "compare", "profile"};
+                                          "watch", "compare", "profile", "doctor", "tune"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);
     throw millrace::Error({.code = millrace::ErrorCode::config,
@@ -333,6 +351,8 @@ int run(int argc, char** argv) {
     return millrace::train_command(train);
   }
   if (*profile_app) return millrace::profile_command(profile);
+  if (*doctor_app) return millrace::doctor_command(doctor);
+  if (*tune_app) return millrace::doctor_command(tune);
   if (*plan_app) return millrace::plan_command(plan);
   if (*score_app) return millrace::score_command(score);
   if (*generate_app) return millrace::generate_command(generate);

@@ -16,13 +16,6 @@ namespace {
 thread_local int index_of_this_thread = 0;
 thread_local bool in_task = false;
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 // oneDNN is always called from inside a task and must not start a team of its own.
 void single_threaded_libraries() { omp_set_num_threads(1); }
 
@@ -121,6 +114,13 @@ std::unique_ptr<Team>& team() {
 }
 
 }  // namespace
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 int threads() { return team()->count(); }
 int thread_index() { return index_of_this_thread; }

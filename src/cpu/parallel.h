@@ -10,6 +10,7 @@
 namespace millrace::cpu {
 
 constexpr int kMaxThreads = 256;
+int usable_cores();  // by this process
 int threads();
 // Makes the team anew; 0: one thread for every core this process may use.
 void set_threads(int count);

@@ -131,6 +131,9 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   if (p.result.stopped)
     throw Error({.code = ErrorCode::stopped, .what = "stopped before all updates were measured"});
   p.update_seconds = observer.times;
+  p.mean_loss = mean(
+      std::span(p.result.losses)
+          .subspan(static_cast<size_t>(options.warm_up), static_cast<size_t>(options.updates)));
   p.seconds = mean(p.update_seconds);
   p.noise = noise_of(p.update_seconds);
   p.ledger = observer.stop.since(observer.start);

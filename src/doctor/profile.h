@@ -33,6 +33,7 @@ struct Profile {
   Occasion validation, checkpoint;
   Ceiling ceiling;
   int64_t updates_of_run = 0;  // as the config has it
+  double mean_loss = 0;        // of the measured updates
   TrainResult result;
 
   double owner_seconds(

@@ -153,6 +153,7 @@ nlohmann::ordered_json profile_json(const Profile& p) {
         {"p90", percentile(p.update_seconds, 0.9)}}},
       {"seconds_with_occasions", p.seconds_with_occasions()},
       {"updates_of_run", p.updates_of_run},
+      {"mean_loss", p.mean_loss},
       {"places_per_update", p.places_per_update},
       {"useful_share", p.useful_share},
       {"useful_tokens_per_second", p.useful_tokens_per_second()},

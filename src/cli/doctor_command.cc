@@ -1,0 +1,209 @@
+// millrace doctor: where the time of a training goes, what would make it faster, tried for real.
+// millrace tune: the search behind it, over everything that can be tried.
+#include <cstdio>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/data_progress.h"
+#include "cli/device.h"
+#include "cli/memory_report.h"
+#include "cli/standard_output.h"
+#include "core/clock.h"
+#include "core/text.h"
+#include "cpu/machine.h"
+#include "cpu/parallel.h"
+#include "doctor/diagnosis.h"
+#include "train/run_folder.h"
+#include "train/signals.h"
+
+namespace millrace {
+namespace {
+
+Error usage(const std::string& option, const std::string& expected, const std::string& got) {
+  return Error({.code = ErrorCode::config,
+                .what = option + " is not understood",
+                .where = "command line: " + option + " " + got,
+                .expected = expected,
+                .got = got,
+                .remedy = "write it like that"});
+}
+
+double parse_budget(const std::string& text) {
+  size_t used = 0;
+  double number = -1;
+  try {
+    number = std::stod(text, &used);
+  } catch (const std::exception&) {
+  }
+  const std::string unit = text.substr(std::min(used, text.size()));
+  const double factor = unit == "s" || unit.empty() ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (!(number > 0) || factor == 0 || number * factor > 1e6)
+    throw usage("--time-budget", "90s, 5m, 1h", text);
+  return number * factor;
+}
+
+Severity parse_severity(const std::string& text) {
+  for (const Severity s : {Severity::low, Severity::medium, Severity::high})
+    if (text == severity_name(s)) return s;
+  throw usage("--fail-on", "low, medium or high", text);
+}
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts)};
+}
+
+// What is known of a run before anything is tried.
+struct Known {
+  Settings settings;
+  bool on_host = true, packable = false, recomputes = false;
+  int64_t vocabulary = 0, words = 0;
+  std::string machine, batching, fast_precision, config_text, run_name;
+};
+
+// The device is given back before trials take it.
+Known look(const RunRequest& request) {
+  DataProgress progress;
+  const auto run = load_run(request, progress);
+  const auto backend = open_device(*run, [](const std::string&) {});
+  settle_batch(*run, *backend, progress, [](const std::string&) {});
+  const Settings& s = run->settings;
+  const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
+  if (s.memory_limit > 0 && programs.needed_bytes() > s.memory_limit)
+    throw does_not_fit(request, *run, programs, s.memory_limit, *backend);
+  const Takes takes = run->model->takes();
+  Known k;
+  k.settings = s;
+  k.on_host = backend->on_host();
+  k.packable = takes.packed_rows;
+  k.recomputes = programs.passes.recompute.cheap || programs.passes.recompute.whole_layers > 0;
+  if (!takes.states) {
+    k.vocabulary = run->model->vocab_size();
+    k.words = run->data.set.vocab_size;
+  }
+  k.machine = k.on_host ? cpu::machine_name() : backend->name();
+  k.batching = resolved_batching(s.data.batching, run->data.set, takes.packed_rows);
+  k.fast_precision = precision_name(backend->usual_precision());
+  k.config_text = run->config_text;
+  return k;
+}
+
+// Others at work on this machine make every figure doubtful.
+void note_load(std::vector<std::string>& notes) {
+  double load = 0;
+  const double cores = static_cast<double>(cpu::usable_cores());
+  if (getloadavg(&load, 1) == 1 && load > 0.5 * cores)
+    notes.push_back(fmt::format(
+        "this machine was busy before: load {:.1f} on {:.0f} cores; gains are less certain", load,
+        cores));
+}
+
+// Measures, examines, tries, and writes what came out into a folder of its own.
+Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& written) {
+  auto say = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  RunRequest request = arguments.request;
+  if (!arguments.memory.empty()) {
+    if (parse_bytes(arguments.memory) <= 0)
+      throw usage("--memory", "8GiB, 512MB", arguments.memory);
+    request.overrides.push_back("runtime.memory_limit=" + arguments.memory);
+  }
+  const double budget = parse_budget(arguments.time_budget);
+  const int64_t begin = now_ns();
+  Diagnosis d;
+  note_load(d.notes);
+  const Known known = look(request);
+  const auto folder =
+      RunFolder::create(known.settings.runs_folder,
+                        known.settings.run_name + (everything ? "-tune" : "-doctor"), false);
+  written = folder->path();
+  TrialRunner runner{{}, folder->path() / "trials", std::max(60.0, budget)};
+  if (!request.config.empty()) runner.request.push_back(request.config);
+  runner.request.insert(runner.request.end(), request.overrides.begin(), request.overrides.end());
+  if (!request.dataset.empty())
+    runner.request.insert(runner.request.end(), {"--dataset", request.dataset});
+  auto measured = [&](int64_t updates) {
+    Measured m = runner({}, updates);
+    if (!m.is_measured())
+      throw Error({.code = ErrorCode::failure,
+                   .what = "this config cannot be measured as it is",
+                   .where = request.config.empty() ? "the built-in quickstart" : request.config,
+                   .got = fmt::format("{}: {}", outcome_name(m.outcome), m.reason),
+                   .remedy = "millrace train says more"});
+    return m;
+  };
+  say("a look at a few updates");
+  const double trial_seconds = arguments.quick ? 1.5 : 3;
+  const int64_t updates = updates_of_trial(measured(3), trial_seconds);
+  say(fmt::format("{} updates as the config has them", updates));
+  d.profile = measured(updates);
+  d.config = request.config.empty() ? "the built-in quickstart" : request.config;
+  d.machine = known.machine;
+  d.precision = known.settings.precision;
+  d.on_host = known.on_host;
+  d.date = now_text();
+  const Situation situation{known.settings,   d.profile.profile,
+                            known.on_host,    static_cast<int64_t>(cpu::usable_cores()),
+                            known.vocabulary, known.words,
+                            known.batching,   known.packable,
+                            known.recomputes, known.fast_precision};
+  d.findings = examine(situation);
+  if (!arguments.quick) {
+    std::vector<Remedy> remedies;
+    if (everything)
+      remedies = knobs(situation);
+    else
+      for (const Finding& f : d.findings)
+        remedies.insert(remedies.end(), f.remedies.begin(), f.remedies.end());
+    SearchOptions options;
+    options.budget_seconds = std::max(1.0, budget - seconds_since(begin));
+    options.trial_seconds = trial_seconds;
+    options.say = [&](const std::string& what) {
+      say(fmt::format("{:>6}  trying: {}", human_seconds(seconds_since(begin)), what));
+    };
+    d.searched = search(runner, d.profile, updates, std::move(remedies), options);
+  }
+  d.settle();
+  nlohmann::ordered_json record = {{"id", folder->id()},
+                                   {"name", written.parent_path().filename().string()},
+                                   {"status", everything ? "tune" : "doctor"},
+                                   {"machine", d.machine},
+                                   {"version", MILLRACE_VERSION}};
+  folder->write("run.json", record.dump(2) + "\n");
+  folder->write("report.json", diagnosis_json(d).dump(2) + "\n");
+  folder->write("report.md", diagnosis_markdown(d));
+  folder->close();
+  return d;
+}
+
+std::string ending(const Diagnosis& d, const fs::path& written) {
+  std::string s = fmt::format("\n{}: report.md, report.json", written.string());
+  if (!d.diff.empty())
+    s += fmt::format(", config.optimized.yaml\n{}\nmillrace train {}", d.diff,
+                     (written / "config.optimized.yaml").string());
+  return s + "\n";
+}
+
+}  // namespace
+
+int doctor_command(const DoctorArguments& arguments) {
+  [[maybe_unused]] static const auto* const signals = new TrainingSignals;
+  const Severity fail_on =
+      arguments.fail_on.empty() ? Severity::none : parse_severity(arguments.fail_on);
+  fs::path written;
+  const Diagnosis d = diagnose(arguments, arguments.everything, written);
+  if (arguments.json) {
+    auto j = diagnosis_json(d);
+    j["folder"] = written.string();
+    put(j.dump(2) + "\n");
+  } else {
+    put(diagnosis_text(d) + ending(d, written));
+  }
+  return fail_on != Severity::none && d.worst() >= fail_on ? static_cast<int>(ErrorCode::findings)
+                                                           : 0;
+}
+
+}  // namespace millrace

@@ -1,0 +1,254 @@
+#include "doctor/diagnosis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/text.h"
+#include "doctor/profile_report.h"
+
+namespace millrace {
+namespace {
+
+std::string gain_text(const Gain& gain) {
+  return fmt::format("{:+.1f} % +-{:.1f}", 100 * (gain.ratio - 1), 100 * gain.noise * gain.ratio);
+}
+
+double speed(const Measured& m) { return m.tokens_per_second; }
+
+// By finding: what its best remedy saves, where one was tried.
+std::optional<double> saved(const Finding& f, const SearchResult& searched) {
+  std::optional<double> best;
+  for (const Tried& t : searched.alone)
+    for (const Remedy& r : f.remedies) {
+      if (r.overrides != t.remedy.overrides || !t.runs.front().is_measured()) continue;
+      const double share = t.verdict == "faster" ? 1 - 1 / t.gain.ratio : 0;
+      best = std::max(best.value_or(0), share);
+    }
+  return best;
+}
+
+std::array<double, kOwners> budget_of(const Measured& m) {
+  std::array<double, kOwners> seconds{};
+  for (size_t i = 0; i < kOwners; ++i)
+    seconds[i] =
+        m.profile.at("budget_seconds").value(std::string(owner_name(static_cast<Owner>(i))), 0.0);
+  return seconds;
+}
+
+struct TableRow {
+  std::string what, speed, gain, memory, maths, verdict;
+};
+
+std::vector<TableRow> rows_of(const std::vector<Tried>& tried) {
+  std::vector<TableRow> rows;
+  for (const Tried& t : tried) {
+    const Measured& m = t.runs.front();
+    if (m.is_measured())
+      rows.push_back({t.remedy.title, fmt::format("x{:.2f}", t.gain.ratio), gain_text(t.gain),
+                      human_bytes(m.peak_bytes), std::string(maths_name(t.remedy.maths)),
+                      t.verdict});
+    else
+      rows.push_back(
+          {t.remedy.title, "-", "-", "-", std::string(maths_name(t.remedy.maths)), t.verdict});
+  }
+  return rows;
+}
+
+// How the losses of something that rounds otherwise or orders otherwise compare.
+std::string parity_text(const SearchResult& s) {
+  std::string text;
+  for (const Tried& t : s.alone) {
+    const bool other =
+        t.remedy.maths == Maths::other_rounding || t.remedy.maths == Maths::other_order;
+    if (!other || t.verdict != "faster") continue;
+    text += fmt::format("  {}: mean loss of {} updates {:.4f}, as it is {:.4f}\n", t.remedy.title,
+                        s.updates, t.runs.front().loss, s.original.front().loss);
+  }
+  return text;
+}
+
+}  // namespace
+
+void Diagnosis::settle() {
+  if (searched)
+    for (Finding& f : findings)
+      if (const auto share = saved(f, *searched)) f.recoverable = *share;
+  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
+    return a.recoverable > b.recoverable;
+  });
+}
+
+Severity Diagnosis::worst() const {
+  return findings.empty() ? Severity::none : severity_of(findings.front().recoverable);
+}
+
+std::string Diagnosis::verdict() const {
+  if (worst() == Severity::none)
+    return "Nothing was found that would make this training clearly faster here.";
+  const Finding& f = findings.front();
+  return fmt::format("{}{}: {}; {:.0f} % of the time {}.",
+                     static_cast<char>(std::toupper(f.title[0])), f.title.substr(1), f.evidence,
+                     100 * f.recoverable,
+                     searched ? "can be had back" : "could be had back at most");
+}
+
+std::string diagnosis_text(const Diagnosis& d) {
+  const auto& p = d.profile.profile;
+  std::string s = fmt::format("machine   {} in {}\n", d.machine, d.precision);
+  s += fmt::format(
+      "time      an update {} +-{:.1f} %, {} tokens/s, {:.1f} % of the places hold one\n",
+      human_seconds(d.profile.update_seconds), 100 * d.profile.noise, human_count(speed(d.profile)),
+      100 * p.at("useful_share").get<double>());
+  s += fmt::format("memory    {} at the most\n\n", human_bytes(d.profile.peak_bytes));
+  s += budget_text(budget_of(d.profile));
+  for (const std::string& note : d.notes) s += "note      " + note + "\n";
+  s += "\n" + d.verdict() + "\n";
+  for (const Finding& f : d.findings) {
+    const Severity severity = severity_of(f.recoverable);
+    s += fmt::format("  {:<7} {:<18} {} ({})\n",
+                     severity == Severity::none ? "-" : severity_name(severity), f.id, f.title,
+                     f.evidence);
+  }
+  if (!d.searched) return s;
+  const SearchResult& r = *d.searched;
+  auto table = [&](const std::vector<Tried>& tried) {
+    for (const TableRow& row : rows_of(tried))
+      s += fmt::format("  {:<46} {:>7} {:>16} {:>10}  {:<14}  {}\n", row.what, row.speed, row.gain,
+                       row.memory, row.maths, row.verdict);
+  };
+  if (!r.alone.empty()) {
+    s += fmt::format("\nwhat was tried, each alone ({} updates at a time, in turns; {} in all)\n",
+                     r.updates, human_seconds(r.seconds));
+    table(r.alone);
+  }
+  if (r.together.size() > 1) {
+    s += "\ntogether, one behind the other (gain over the line before)\n";
+    table(r.together);
+  }
+  if (const std::string parity = parity_text(r); !parity.empty())
+    s += "\nwhat it does to the loss\n" + parity;
+  if (r.confirmed)
+    s += fmt::format(
+        "\nall together, from a cold start: x{:.2f} ({}), {} tokens/s instead of {}, {} memory\n",
+        r.confirmed->ratio, gain_text(*r.confirmed), human_count(speed(r.final_runs.back())),
+        human_count(speed(r.final_runs.back()) / r.confirmed->ratio),
+        human_bytes(r.final_runs.back().peak_bytes));
+  if (!r.left_out.empty()) {
+    s += "\nnot tried\n";
+    for (const std::string& line : r.left_out) s += "  " + line + "\n";
+  }
+  return s;
+}
+
+std::string diagnosis_markdown(const Diagnosis& d) {
+  std::string s = fmt::format("# {}\n\n{}\n\n{}, {}, {}\n\n", d.config, d.verdict(), d.machine,
+                              d.precision, d.date);
+  s += fmt::format(
+      "An update takes {} ±{:.1f} %: {} tokens/s.\n\n| owner | time | share |\n|---|---|---|\n",
+      human_seconds(d.profile.update_seconds), 100 * d.profile.noise,
+      human_count(speed(d.profile)));
+  const auto budget = budget_of(d.profile);
+  double total = 0;
+  for (const double seconds : budget) total += seconds;
+  for (size_t i = 1; i <= kOwners; ++i)
+    if (const double its = budget[i % kOwners]; its > 0)
+      s += fmt::format("| {} | {} | {:.1f} % |\n", owner_name(static_cast<Owner>(i % kOwners)),
+                       human_seconds(its), 100 * its / total);
+  for (const std::string& note : d.notes) s += "\n" + note + "\n";
+  if (!d.findings.empty()) s += "\n| severity | finding | evidence |\n|---|---|---|\n";
+  for (const Finding& f : d.findings)
+    s += fmt::format("| {} | `{}` {} | {} |\n", severity_name(severity_of(f.recoverable)), f.id,
+                     f.title, f.evidence);
+  if (!d.searched) return s;
+  auto table = [&](const char* title, const std::vector<Tried>& tried) {
+    if (tried.empty()) return;
+    s += fmt::format(
+        "\n## {}\n\n| what | speed | gain | memory | mathematics | |\n|---|---|---|---|---|---|\n",
+        title);
+    for (const TableRow& row : rows_of(tried))
+      s += fmt::format("| {} | {} | {} | {} | {} | {} |\n", row.what, row.speed, row.gain,
+                       row.memory, row.maths, row.verdict);
+  };
+  table("Tried alone", d.searched->alone);
+  table("Together, each over the line before", d.searched->together);
+  if (d.searched->confirmed)
+    s += fmt::format("\nAll together, from a cold start: **x{:.2f}** ({}).\n",
+                     d.searched->confirmed->ratio, gain_text(*d.searched->confirmed));
+  if (!d.searched->left_out.empty()) s += "\nNot tried:\n\n";
+  for (const std::string& line : d.searched->left_out) s += "- " + line + "\n";
+  if (!d.diff.empty()) s += "\n```diff\n" + d.diff + "```\n";
+  return s;
+}
+
+nlohmann::ordered_json diagnosis_json(const Diagnosis& d) {
+  using Json = nlohmann::ordered_json;
+  auto runs_json = [](const std::vector<Measured>& runs) {
+    Json list = Json::array();
+    for (const Measured& m : runs) {
+      Json run = {{"outcome", outcome_name(m.outcome)}};
+      if (m.is_measured())
+        run.update({{"tokens_per_second", m.tokens_per_second},
+                    {"update_seconds", m.update_seconds},
+                    {"noise_share", m.noise},
+                    {"loss", m.loss},
+                    {"peak_bytes", m.peak_bytes},
+                    {"folder", m.profile.at("folder")}});
+      else
+        run["reason"] = m.reason;
+      list.push_back(std::move(run));
+    }
+    return list;
+  };
+  auto gain_json = [](const Gain& g) { return Json{{"ratio", g.ratio}, {"noise_share", g.noise}}; };
+  auto tried_json = [&](const std::vector<Tried>& tried) {
+    Json list = Json::array();
+    for (const Tried& t : tried)
+      list.push_back({{"id", t.remedy.id},
+                      {"title", t.remedy.title},
+                      {"overrides", t.remedy.overrides},
+                      {"maths", maths_name(t.remedy.maths)},
+                      {"ceiling_share", t.remedy.ceiling},
+                      {"gain", gain_json(t.gain)},
+                      {"verdict", t.verdict},
+                      {"kept", t.kept},
+                      {"runs", runs_json(t.runs)}});
+    return list;
+  };
+  Json j = {
+      {"config", d.config}, {"machine", d.machine},      {"precision", d.precision},
+      {"date", d.date},     {"verdict", d.verdict()},    {"severity", severity_name(d.worst())},
+      {"notes", d.notes},   {"findings", Json::array()}, {"profile", d.profile.profile}};
+  for (const Finding& f : d.findings) {
+    Json remedies = Json::array();
+    for (const Remedy& r : f.remedies)
+      remedies.push_back({{"title", r.title},
+                          {"overrides", r.overrides},
+                          {"maths", maths_name(r.maths)},
+                          {"ceiling_share", r.ceiling}});
+    j["findings"].push_back({{"id", f.id},
+                             {"severity", severity_name(severity_of(f.recoverable))},
+                             {"title", f.title},
+                             {"evidence", f.evidence},
+                             {"recoverable_share", f.recoverable},
+                             {"remedies", std::move(remedies)}});
+  }
+  if (!d.searched) return j;
+  const SearchResult& r = *d.searched;
+  j["updates_of_a_trial"] = r.updates;
+  j["original"] = runs_json(r.original);
+  j["alone"] = tried_json(r.alone);
+  j["together"] = tried_json(r.together);
+  j["overrides"] = r.overrides;
+  if (r.confirmed) {
+    j["confirmed"] = gain_json(*r.confirmed);
+    j["final"] = runs_json(r.final_runs);
+  }
+  j["not_tried"] = r.left_out;
+  j["seconds"] = r.seconds;
+  if (!d.diff.empty()) j["diff"] = d.diff;
+  return j;
+}
+
+}  // namespace millrace

@@ -1,0 +1,31 @@
+// What `doctor` and `tune` found, and how they say it: for a terminal, as Markdown and as JSON.
+#pragma once
+#include <optional>
+
+#include "doctor/search.h"
+
+namespace millrace {
+
+struct Diagnosis {
+  std::string config;  // as named on the command line
+  std::string machine, precision;
+  bool on_host = true;
+  std::string date;
+  Measured profile;               // of the config as it is
+  std::vector<Finding> findings;  // see settle()
+  std::optional<SearchResult> searched;
+  std::vector<std::string> notes;  // what disturbs the measurement, what was not looked at
+  std::string diff;                // of the config, where something was kept
+
+  // What was tried replaces what was estimated: the share of the time that each finding's best
+  // remedy gives back, worst first.
+  void settle();
+  Severity worst() const;
+  std::string verdict() const;  // one sentence
+};
+
+std::string diagnosis_text(const Diagnosis& d);      // for a terminal
+std::string diagnosis_markdown(const Diagnosis& d);  // report.md
+nlohmann::ordered_json diagnosis_json(const Diagnosis& d);
+
+}  // namespace millrace

@@ -1,0 +1,156 @@
+#include "doctor/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/clock.h"
+
+namespace millrace {
+namespace {
+
+class Searcher {
+ public:
+  Searcher(const TryOut& try_out, const SearchOptions& options, SearchResult& result)
+      : try_out_(try_out), options_(options), result_(result) {}
+
+  void alone(std::vector<Remedy> remedies) {
+    std::stable_sort(remedies.begin(), remedies.end(),
+                     [](const Remedy& a, const Remedy& b) { return a.ceiling > b.ceiling; });
+    for (Remedy& remedy : remedies) {
+      if (remedy.ceiling < Gain::kLeast)
+        leave_out(remedy, fmt::format("could save at most {:.1f} %", 100 * remedy.ceiling));
+      // Half of the time is for what comes behind: all together, and once more.
+      else if (elapsed() + 3 * longest_ > 0.6 * options_.budget_seconds)
+        leave_out(remedy, "the time was up");
+      else
+        result_.alone.push_back(one(std::move(remedy)));
+    }
+  }
+
+  // The best of each kind joins those that are faster already, largest gain first.
+  void together() {
+    std::vector<const Tried*> winners;
+    for (const Tried& t : result_.alone) {
+      if (t.verdict != kFaster || t.remedy.maths == Maths::other_problem) continue;
+      const auto same = std::find_if(winners.begin(), winners.end(),
+                                     [&](const Tried* w) { return w->remedy.id == t.remedy.id; });
+      if (same == winners.end())
+        winners.push_back(&t);
+      else if (t.gain.ratio > (*same)->gain.ratio)
+        *same = &t;
+    }
+    std::stable_sort(winners.begin(), winners.end(),
+                     [](const Tried* a, const Tried* b) { return a->gain.ratio > b->gain.ratio; });
+    std::vector<Measured> best = result_.original;
+    for (const Tried* winner : winners) {
+      Tried joined{winner->remedy, {}, {}, false, {}};
+      std::vector<std::string> overrides = result_.overrides;
+      overrides.insert(overrides.end(), winner->remedy.overrides.begin(),
+                       winner->remedy.overrides.end());
+      if (result_.overrides.empty()) {
+        joined.runs = winner->runs;
+      } else if (elapsed() + 4 * longest_ > options_.budget_seconds) {
+        leave_out(winner->remedy, "faster alone; the time was up to try it with the others");
+        continue;
+      } else {
+        options_.say("and " + winner->remedy.title);
+        joined.runs = {run(overrides)};
+      }
+      if (joined.runs.front().is_measured()) joined.gain = gain_of(best, joined.runs);
+      joined.verdict = verdict_of(joined);
+      joined.kept = joined.verdict == kFaster;
+      if (joined.kept) {
+        result_.overrides = std::move(overrides);
+        best = joined.runs;
+      }
+      result_.together.push_back(std::move(joined));
+    }
+  }
+
+  void confirm() {
+    if (result_.overrides.empty()) return;
+    std::vector<Measured> before, after;
+    for (int turn = 0; turn < 2; ++turn) {
+      options_.say(fmt::format("once more, all together, turn {} of 2", turn + 1));
+      before.push_back(run({}));
+      after.push_back(run(result_.overrides));
+      if (!before.back().is_measured() || !after.back().is_measured()) return;
+    }
+    result_.confirmed = gain_of(before, after);
+    result_.final_runs = std::move(after);
+    result_.original.insert(result_.original.end(), before.begin(), before.end());
+  }
+
+  double elapsed() const { return seconds_since(begin_); }
+
+ private:
+  static constexpr const char* kFaster = "faster";
+
+  void leave_out(const Remedy& remedy, const std::string& why) {
+    result_.left_out.push_back(fmt::format("{}: {}", remedy.title, why));
+  }
+  Measured run(const std::vector<std::string>& overrides) {
+    const int64_t start = now_ns();
+    Measured m = try_out_(overrides, result_.updates);
+    longest_ = std::max(longest_, seconds_since(start));
+    return m;
+  }
+  std::string verdict_of(const Tried& t) const {
+    const Measured& m = t.runs.front();
+    if (!m.is_measured()) return fmt::format("{}: {}", outcome_name(m.outcome), m.reason);
+    return t.gain.is_faster() ? kFaster : t.gain.is_slower() ? "slower" : "no effect";
+  }
+  Tried one(Remedy remedy) {
+    options_.say(remedy.title);
+    Tried t{std::move(remedy), {}, {}, false, {}};
+    t.runs.push_back(run(t.remedy.overrides));
+    if (t.runs.front().is_measured()) {
+      t.gain = gain_of(result_.original, t.runs);
+      // What is slower even so is not measured again.
+      if (!t.gain.is_slower()) {
+        result_.original.push_back(run({}));
+        t.runs.push_back(run(t.remedy.overrides));
+        std::erase_if(result_.original, [](const Measured& m) { return !m.is_measured(); });
+        std::erase_if(t.runs, [](const Measured& m) { return !m.is_measured(); });
+        // Against the neighbours in time.
+        const size_t all = result_.original.size();
+        t.gain =
+            gain_of({result_.original.end() - static_cast<std::ptrdiff_t>(std::min<size_t>(2, all)),
+                     result_.original.end()},
+                    t.runs);
+      }
+    }
+    t.verdict = verdict_of(t);
+    return t;
+  }
+
+  const TryOut& try_out_;
+  const SearchOptions& options_;
+  SearchResult& result_;
+  const int64_t begin_ = now_ns();
+  double longest_ = 0;
+};
+
+}  // namespace
+
+int64_t updates_of_trial(const Measured& look, double trial_seconds) {
+  const double wanted = trial_seconds / std::max(1e-6, look.update_seconds);
+  return std::clamp<int64_t>(std::llround(wanted), 8, 200);
+}
+
+SearchResult search(const TryOut& try_out, Measured first, int64_t updates,
+                    std::vector<Remedy> remedies, const SearchOptions& options) {
+  SearchResult result;
+  result.updates = updates;
+  result.original.push_back(std::move(first));
+  Searcher searcher(try_out, options, result);
+  searcher.alone(std::move(remedies));
+  searcher.together();
+  searcher.confirm();
+  result.seconds = searcher.elapsed();
+  return result;
+}
+
+}  // namespace millrace

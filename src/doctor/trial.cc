@@ -1,0 +1,106 @@
+#include "doctor/trial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/child_process.h"
+#include "core/error.h"
+
+namespace millrace {
+namespace {
+
+// The first line of what an error says: "error: …".
+std::string reason_of(const std::string& err) {
+  const size_t at = err.rfind("error: ");
+  if (at == std::string::npos) return err.substr(0, err.find('\n'));
+  std::string line = err.substr(at + 7, err.find('\n', at) - at - 7);
+  const size_t got = err.find("got:", at);
+  if (got != std::string::npos) {
+    const size_t begin = err.find_first_not_of(' ', got + 4);
+    line += ": " + err.substr(begin, err.find('\n', begin) - begin);
+  }
+  return line;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
+// Half of what repetitions differ by; of a single one what its parts differ by.
+double noise_of(const std::vector<Measured>& runs, double middle) {
+  double low = middle, high = middle, within = 0;
+  for (const Measured& m : runs) {
+    low = std::min(low, m.tokens_per_second);
+    high = std::max(high, m.tokens_per_second);
+    within = std::max(within, m.noise);
+  }
+  return std::max(0.5 * (high - low) / middle,
+                  within / std::sqrt(static_cast<double>(runs.size())));
+}
+
+}  // namespace
+
+std::string_view outcome_name(Measured::Outcome outcome) {
+  switch (outcome) {
+    case Measured::Outcome::measured:
+      return "measured";
+    case Measured::Outcome::does_not_fit:
+      return "does not fit";
+    case Measured::Outcome::timed_out:
+      return "took too long";
+    case Measured::Outcome::failed:
+      break;
+  }
+  return "failed";
+}
+
+Measured TrialRunner::operator()(const std::vector<std::string>& overrides, int64_t updates) const {
+  std::vector<std::string> command{own_program(), "profile"};
+  command.insert(command.end(), request.begin(), request.end());
+  command.insert(command.end(), overrides.begin(), overrides.end());
+  command.push_back("runs_folder=" + folder.string());
+  command.insert(command.end(), {"--steps", std::to_string(updates), "--json"});
+  const ChildResult child = run_child(command, limit_seconds);
+  Measured m;
+  m.peak_bytes = child.peak_bytes;
+  if (child.timed_out) {
+    m.outcome = Measured::Outcome::timed_out;
+    m.reason = fmt::format("not done after {:.0f} s", child.seconds);
+  } else if (child.exit_code == static_cast<int>(ErrorCode::does_not_fit)) {
+    m.outcome = Measured::Outcome::does_not_fit;
+    m.reason = reason_of(child.err);
+  } else if (child.exit_code == static_cast<int>(ErrorCode::stopped)) {
+    throw Error({.code = ErrorCode::stopped, .what = "stopped while a trial was running"});
+  } else if (child.exit_code != 0) {
+    m.outcome = Measured::Outcome::failed;
+    m.reason =
+        child.signal != 0 ? fmt::format("ended by signal {}", child.signal) : reason_of(child.err);
+  }
+  if (!m.is_measured()) return m;
+  m.profile = nlohmann::ordered_json::parse(child.out);
+  m.tokens_per_second = m.profile.at("useful_tokens_per_second").get<double>();
+  m.update_seconds = m.profile.at("update_seconds").at("mean").get<double>();
+  m.noise = m.profile.at("update_seconds").at("noise_share").get<double>();
+  m.loss = m.profile.at("mean_loss").get<double>();
+  if (m.profile.contains("device_bytes")) m.peak_bytes = m.profile["device_bytes"].get<int64_t>();
+  // The record stays; the trace of a trial nobody looks at.
+  const fs::path run = m.profile.at("folder").get<std::string>();
+  for (const char* file : {"trace.json.gz", "timeline.svg"}) fs::remove(run / file);
+  return m;
+}
+
+Gain gain_of(const std::vector<Measured>& before, const std::vector<Measured>& after) {
+  auto middle = [](const std::vector<Measured>& runs) {
+    std::vector<double> speeds;
+    for (const Measured& m : runs) speeds.push_back(m.tokens_per_second);
+    return median(std::move(speeds));
+  };
+  const double a = middle(before), b = middle(after);
+  return {b / a, std::hypot(noise_of(before, a), noise_of(after, b))};
+}
+
+}  // namespace millrace
