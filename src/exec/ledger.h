@@ -117,10 +117,14 @@ struct Ceiling {
   double flops = 0, bytes = 0;
 };
 
+// Of a node that does its arithmetic and moves its bytes at the ceiling, whichever takes longer.
+double limit_seconds(const Cost& cost, const Ceiling& ceiling);
+
 // What the ledger says about the nodes of its plans, grouped.
 struct LedgerRow {
   std::string name;
   int64_t ns = 0, nodes = 0, runs = 0;
+  int64_t node_runs = 0;  // of all its nodes together
   double flops = 0, bytes = 0;
   double limit_ns = 0;  // each node at the ceiling of its arithmetic or of its bytes, if known
 };

@@ -1,0 +1,13 @@
+// A device that is not here: plans are made for it as its profile says, and nothing can run.
+#pragma once
+#include <memory>
+
+#include "doctor/machine_profile.h"
+
+namespace millrace {
+
+// Kernels are those of the device's libraries, which are not asked: their workspaces are not known,
+// but for the one that is large, the logits of the loss head.
+std::unique_ptr<Backend> absent_device(const MachineProfile& machine);
+
+}  // namespace millrace
