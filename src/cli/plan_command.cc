@@ -311,7 +311,7 @@ int plan_command(const PlanArguments& arguments) {
                      largest > 0 ? fmt::format("; the largest that fits is {}", largest) : "");
   if (const std::string text = order_text(step); !text.empty())
     out += fmt::format("order        {}\n", text);
-  out += fmt::format("recomputed   {}\n", recompute_text(programs));
+  out += fmt::format("recomputed   {}\n", recompute_text(programs) + head_text(programs));
   std::string passes;
   for (std::string_view p : pass_names())
     passes += fmt::format("{}{}{}", passes.empty() ? "" : ", ", p,

@@ -20,7 +20,8 @@ class AbsentDevice : public Backend {
   }
   bool runs_beside() const override { return true; }
   KernelChoice choose(const OpCard& op, const OpSite& site) override {
-    KernelChoice choice{.name = "not known here"};
+    KernelChoice choice;
+    choice.name = "not known here";
     if (op.name == "linear_cross_entropy")
       choice.workspace_bytes = cuda::HeadSizes(site).own_bytes();
     return choice;

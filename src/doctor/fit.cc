@@ -36,12 +36,14 @@ std::string recompute_text(const Programs& programs) {
   return how.cheap ? "norms and activations" : "nothing";
 }
 
+std::string head_text(const Programs& programs) {
+  const int64_t rows = programs.passes.head_chunk_rows;
+  return rows > 0 ? fmt::format("; the head {} rows at a time", rows) : "";
+}
+
 std::string saving_text(const Programs& programs) {
-  std::string text;
-  if (programs.passes.recompute != Recompute{}) text = "recomputed: " + recompute_text(programs);
-  if (const int64_t rows = programs.passes.head_chunk_rows; rows > 0)
-    text += fmt::format("{}the head {} rows at a time", text.empty() ? "" : "; ", rows);
-  return text;
+  const bool again = programs.passes.recompute != Recompute{}, cut = !head_text(programs).empty();
+  return again || cut ? "recomputed: " + recompute_text(programs) + head_text(programs) : "";
 }
 
 std::vector<int64_t> grid_batches(int64_t batch) {
@@ -57,7 +59,9 @@ std::vector<int64_t> grid_batches(int64_t batch) {
 
 Grid make_grid(std::span<const GridColumn> columns, std::span<const int64_t> batches, int64_t limit,
                Backend& backend, const PrecisionProfile* machine) {
-  Grid grid{.limit = limit, .batches = {batches.begin(), batches.end()}};
+  Grid grid;
+  grid.limit = limit;
+  grid.batches.assign(batches.begin(), batches.end());
   for (const GridColumn& c : columns) grid.lengths.push_back(c.length);
   for (const int64_t batch : batches)
     for (size_t l = 0; l < columns.size(); ++l) {
@@ -151,8 +155,9 @@ FitChanges find_changes(const Model& model, const Settings& settings, const Batc
     const Programs programs = plan(with, batch);
     const int64_t need = programs.needed_bytes();
     if (need > limit) return false;
-    changes.list.push_back(
-        {change, effect, saving_text(programs), need, time_of(programs, with.grad_accum)});
+    const bool cut = programs.passes.head_chunk_rows > 0;
+    changes.list.push_back({change, cut ? "sums of the head in another order" : effect,
+                            saving_text(programs), need, time_of(programs, with.grad_accum)});
     return true;
   };
   Settings plain = settings;
@@ -170,11 +175,9 @@ FitChanges find_changes(const Model& model, const Settings& settings, const Batc
                                   : fmt::format("runtime.memory_limit={}", limit);
   Settings with = settings;
   with.memory_limit = limit;
-  if (settings.recompute)
-    consider(with, shape.batch, limited, "the same losses, unless the head is cut");
+  if (settings.recompute) consider(with, shape.batch, limited, "the same losses");
   with.recompute = false;
-  consider(with, shape.batch, limited + " runtime.recompute=false",
-           "gradients of the head added in another order");
+  consider(with, shape.batch, limited + " runtime.recompute=false", "the same losses");
   // Micro-batches of the same optimisation batch, with nothing else changed.
   for (int64_t batch = shape.batch / 2; batch >= 1; batch /= 2) {
     if (shape.batch % batch != 0) continue;

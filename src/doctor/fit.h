@@ -19,9 +19,12 @@ struct Contributor {
 // What is alive at the peak of the step, largest first.
 std::vector<Contributor> contributors(const Programs& programs);
 
-// "norms and activations", "2 of 6 layers whole, ..."; what the limit made of the plans.
+// What a limit made of the plans: "nothing", "norms and activations", "2 of 6 layers whole, ...";
+// and
+// "; the head 256 rows at a time", or "".
 std::string recompute_text(const Programs& programs);
-// The same, "" when nothing is computed twice and the head is not cut.
+std::string head_text(const Programs& programs);
+// Both; "" when nothing is computed twice and the head is not cut.
 std::string saving_text(const Programs& programs);
 
 // A length of the grid: a model and settings made for it, and the largest batch that it reads.

@@ -174,9 +174,11 @@ int size_class(double limit_seconds) {
       std::lround(std::log(std::max(limit_seconds, kNothing) / kNothing) / std::log(4)));
 }
 
-double expected_seconds(const OpTimes& seen, double limit_seconds) {
+double expected_seconds(const OpTimes& seen, double limit_seconds, double usual) {
   // How far from its limit a node is, over its size, both as logarithms: straight between what was
-  // seen, and beyond it as at its end.
+  // seen, and beyond it as at its end. Where only nodes were seen that cost little but their start,
+  // these say nothing of large ones: what is more is more as usual.
+  constexpr double kStart = 3;
   struct Point {
     double size, factor;
   };
@@ -195,7 +197,8 @@ double expected_seconds(const OpTimes& seen, double limit_seconds) {
     }
     before = here;
   }
-  return limit * std::exp(before.factor);
+  const double factor = std::exp(before.factor), largest = std::exp(before.size);
+  return factor <= kStart * usual ? limit * factor : largest * factor + (limit - largest) * usual;
 }
 
 void PrecisionProfile::take_ceiling(const Ceiling& measured) {

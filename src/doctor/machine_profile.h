@@ -24,8 +24,9 @@ struct OpTime {
 // was seen is kept by size, in classes that are each four times the one before.
 using OpTimes = std::map<int, OpTime>;
 int size_class(double limit_seconds);
-// What a node takes, between the sizes that were seen of its op.
-double expected_seconds(const OpTimes& seen, double limit_seconds);
+// What a node takes, between the sizes that were seen of its op. `usual` is how many times their
+// limit ops take on this machine, all in all.
+double expected_seconds(const OpTimes& seen, double limit_seconds, double usual);
 
 struct PrecisionProfile {
   Ceiling ceiling;

@@ -91,19 +91,23 @@ TEST(MachineProfileTest, AHigherCeilingForgetsWhatWasDisturbed) {
 
 TEST(MachineProfileTest, TimesFollowTheSizesThatWereSeen) {
   const OpTimes seen = example().find(Precision::bf16)->ops.at("matmul");
-  EXPECT_NEAR(expected_seconds(seen, 1e-5), 2e-5, 1e-11);
-  EXPECT_NEAR(expected_seconds(seen, 1e-3), 1.2e-3, 1e-9);
+  EXPECT_NEAR(expected_seconds(seen, 1e-5, 1.5), 2e-5, 1e-11);
+  EXPECT_NEAR(expected_seconds(seen, 1e-3, 1.5), 1.2e-3, 1e-9);
   // Beyond them as at the end; between them between.
-  EXPECT_NEAR(expected_seconds(seen, 1e-6), 2e-6, 1e-12);
-  EXPECT_NEAR(expected_seconds(seen, 1), 1.2, 1e-9);
-  EXPECT_NEAR(expected_seconds(seen, 1e-4), 1e-4 * std::sqrt(2 * 1.2), 1e-10);
+  EXPECT_NEAR(expected_seconds(seen, 1e-6, 1.5), 2e-6, 1e-12);
+  EXPECT_NEAR(expected_seconds(seen, 1, 1.5), 1.2, 1e-9);
+  EXPECT_NEAR(expected_seconds(seen, 1e-4, 1.5), 1e-4 * std::sqrt(2 * 1.2), 1e-10);
   double before = 0;
   for (double limit = 1e-9; limit < 1; limit *= 1.5) {
-    EXPECT_GT(expected_seconds(seen, limit), before) << limit;
-    before = expected_seconds(seen, limit);
+    EXPECT_GT(expected_seconds(seen, limit, 1.5), before) << limit;
+    before = expected_seconds(seen, limit, 1.5);
   }
+  // Large nodes of an op that was seen only where starting one is all it costs.
+  const OpTimes tiny{{0, {10, 1e-5, 1e-8}}};
+  EXPECT_NEAR(expected_seconds(tiny, 1e-9, 1.5), 1e-6, 1e-12);
+  EXPECT_NEAR(expected_seconds(tiny, 1e-3, 1.5), 1.5e-3 + 1e-6, 1e-8);
   // No work at all: what one took.
-  EXPECT_NEAR(expected_seconds({{0, {4, 8e-6, 0}}}, 0), 2e-6, 1e-12);
+  EXPECT_NEAR(expected_seconds({{0, {4, 8e-6, 0}}}, 0, 1.5), 2e-6, 1e-12);
 }
 
 class MachineCacheTest : public testing::Test {

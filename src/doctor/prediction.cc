@@ -17,6 +17,7 @@ PredictedTime predict(const Plan& plan, const PrecisionProfile& machine) {
     for (const auto& [size, op] : sizes) all.add(op);
   PredictedTime time;
   if (all.limit_seconds > 0) time.expected = 0;
+  const double usual = time.expected ? all.seconds / all.limit_seconds : 0;
   for (NodeId id = 0; id < plan.graph.size(); ++id) {
     if (plan.kernels[static_cast<size_t>(id)].name.empty()) continue;
     const Node& node = plan.graph[id];
@@ -27,8 +28,8 @@ PredictedTime predict(const Plan& plan, const PrecisionProfile& machine) {
     const bool known = found != machine.ops.end();
     // An op that was never seen is as far from its limit as the others were together.
     const double seconds =
-        std::max(machine.node_seconds, known ? expected_seconds(found->second, limit)
-                                             : limit * all.seconds / all.limit_seconds);
+        std::max(machine.node_seconds,
+                 known ? expected_seconds(found->second, limit, usual) : limit * usual);
     *time.expected += seconds;
     if (!known) time.unknown += seconds;
   }
