@@ -91,8 +91,8 @@ std::string time_text(const RunTime& t) {
       fmt::format("time         at least {} an update, every op at the ceiling measured {}",
                   human_seconds(t.update.least), where);
   if (t.update.expected) {
-    s += fmt::format("; {} expected, ops as profiled {} until {}",
-                     human_seconds(*t.update.expected), where, t.machine->ops_date);
+    s += fmt::format("; {} expected, ops as profiled {} on {}", human_seconds(*t.update.expected),
+                     where, t.machine->ops_date);
     const double unknown = t.update.unknown / *t.update.expected;
     if (unknown >= 0.01) s += fmt::format(" ({:.0f} % of it in ops that were not)", 100 * unknown);
   } else {
@@ -286,7 +286,9 @@ int plan_command(const PlanArguments& arguments) {
                      human_count(flops / tokens), human_count(flops),
                      with_commas(static_cast<int64_t>(tokens)));
   out += fmt::format("memory       {} arena ({} B), {}{}\n", human_bytes(arena), with_commas(arena),
-                     absent ? "estimated: without the workspaces of libraries" : "exact",
+                     !absent           ? "exact"
+                     : absent->on_host ? "estimated: as this CPU's kernels want it"
+                                       : "estimated: without the workspaces of libraries",
                      predicted_text(predicted, *backend));
   int64_t alive = 0;
   for (int64_t b : at_peak) alive += b;

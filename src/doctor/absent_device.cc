@@ -1,5 +1,7 @@
 #include "doctor/absent_device.h"
 
+#include "cpu/cpu_backend.h"
+#include "cpu/machine.h"
 #include "ops/linear_cross_entropy_sizes.h"
 
 namespace millrace {
@@ -7,19 +9,21 @@ namespace {
 
 class AbsentDevice : public Backend {
  public:
-  explicit AbsentDevice(const MachineProfile& machine) : machine_(machine) {}
+  explicit AbsentDevice(const MachineProfile& machine)
+      : machine_(machine), cpu_(machine.on_host ? cpu::make_backend(cpu::best_isa()) : nullptr) {}
   std::string name() const override { return machine_.device; }
   DeviceKind kind() const override { return {machine_.device, machine_.made_with}; }
   bool on_host() const override { return false; }
   int64_t memory_bytes() const override { return machine_.memory_bytes; }
-  bool computes(Precision) const override { return true; }
+  bool computes(Precision p) const override { return !cpu_ || cpu_->computes(p); }
   Precision usual_precision() const override { return machine_.usual; }
   std::optional<int64_t> overhead_bytes(Precision precision, int64_t) const override {
     const PrecisionProfile* p = machine_.find(precision);
     return p ? p->overhead_bytes : std::nullopt;
   }
-  bool runs_beside() const override { return true; }
+  bool runs_beside() const override { return !cpu_; }
   KernelChoice choose(const OpCard& op, const OpSite& site) override {
+    if (cpu_) return cpu_->choose(op, site);
     KernelChoice choice;
     choice.name = "not known here";
     if (op.name == "linear_cross_entropy")
@@ -43,6 +47,7 @@ class AbsentDevice : public Backend {
     std::abort();
   }
   MachineProfile machine_;
+  std::unique_ptr<Backend> cpu_;  // null: of a GPU no kernel is here
 };
 
 }  // namespace

@@ -42,8 +42,10 @@ std::string head_text(const Programs& programs) {
 }
 
 std::string saving_text(const Programs& programs) {
-  const bool again = programs.passes.recompute != Recompute{}, cut = !head_text(programs).empty();
-  return again || cut ? "recomputed: " + recompute_text(programs) + head_text(programs) : "";
+  const std::string head = head_text(programs);
+  if (programs.passes.recompute != Recompute{})
+    return "recomputed: " + recompute_text(programs) + head;
+  return head.empty() ? "" : head.substr(std::string_view("; ").size());
 }
 
 std::vector<int64_t> grid_batches(int64_t batch) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/clock.h"
+#include "core/process.h"
 #include "io/json_parser.h"
 #include "io/quote.h"
 
@@ -55,6 +56,11 @@ class Section {
     const bool fits = v.is_number_unsigned() && v.get<uint64_t>() <= static_cast<uint64_t>(kMost);
     if (!fits) throw refuse(fmt::format("`{}`: an integer from 0 to {}", key, kMost), shown(v));
     return v.get<int64_t>();
+  }
+  bool flag(const char* key) {
+    const nlohmann::json& v = value(key);
+    if (!v.is_boolean()) throw refuse(fmt::format("`{}`: true or false", key), shown(v));
+    return v.get<bool>();
   }
   std::string text(const char* key) {
     constexpr size_t kLongest = 400;
@@ -246,6 +252,7 @@ std::string MachineProfile::text() const {
   Json j = {{"format", kFormat},
             {"device", device},
             {"made_with", made_with},
+            {"on_host", on_host},
             {"memory_bytes", memory_bytes},
             {"usual_precision", precision_name(usual)}};
   j["precisions"] = Json::object();
@@ -270,6 +277,7 @@ MachineProfile parse_machine_profile(std::string_view text, const std::string& n
   MachineProfile m;
   m.device = s.text("device");
   m.made_with = s.text("made_with");
+  m.on_host = s.flag("on_host");
   m.memory_bytes = s.integer("memory_bytes");
   auto precision_of = [&](const std::string& word) {
     for (const Precision p : kPrecisions)
@@ -295,10 +303,12 @@ fs::path machine_profile_path(const Backend& backend) {
 }
 
 MachineProfile recall_machine(const Backend& backend, std::string* note) {
-  MachineProfile empty{.device = backend.kind().device,
-                       .made_with = made_with(backend),
-                       .memory_bytes = backend.memory_bytes(),
-                       .usual = backend.usual_precision()};
+  MachineProfile empty{
+      .device = backend.kind().device,
+      .made_with = made_with(backend),
+      .on_host = backend.on_host(),
+      .memory_bytes = backend.on_host() ? machine_memory_bytes() : backend.memory_bytes(),
+      .usual = backend.usual_precision()};
   const fs::path path = machine_profile_path(backend);
   std::error_code fault;
   if (!fs::exists(path, fault)) return empty;

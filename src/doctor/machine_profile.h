@@ -46,9 +46,10 @@ struct PrecisionProfile {
 };
 
 struct MachineProfile {
-  std::string device;                 // for people
-  std::string made_with;              // Millrace, libraries, driver: other ones, other times
-  int64_t memory_bytes = 0;           // of a device that has its own; 0: the host's
+  std::string device;     // for people
+  std::string made_with;  // Millrace, libraries, driver: other ones, other times
+  bool on_host = false;   // a CPU; else a device with memory of its own
+  int64_t memory_bytes = 0;
   Precision usual = Precision::fp32;  // what it is fast in
   std::map<Precision, PrecisionProfile> precisions = {};
 

@@ -14,6 +14,7 @@ namespace {
 MachineProfile example() {
   MachineProfile m{.device = "Some GPU",
                    .made_with = "driver 1",
+                   .on_host = false,
                    .memory_bytes = int64_t{8} << 30,
                    .usual = Precision::bf16,
                    .precisions = {}};
@@ -59,6 +60,7 @@ TEST(MachineProfileTest, WhatIsNoneIsRefusedWithItsPlace) {
       {with("\"device\"", "\"divice\""), "device"},
       {with("\"Some GPU\"", "7"), "device"},
       {with("Some GPU", "\\u001b[2J"), "device"},
+      {with("false", "0"), "on_host"},
       {with("8589934592", "-1"), "memory_bytes"},
       {with("\"bf16\"", "\"fp8\""), "precision"},
       {with("100000000000000.0", "0"), "ceiling"},

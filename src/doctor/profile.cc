@@ -81,12 +81,11 @@ double pace(const std::vector<Duration>& every, const RunLength& length, double 
   return least;
 }
 
-// Products that are faster than the ceiling say that it was measured while something else ran.
-bool outdone(const Ceiling& ceiling, const Ledger& ledger) {
+// FLOP/s of the products that ran.
+double product_rate(const Ledger& ledger) {
   for (const LedgerRow& row : rows_by_op(ledger))
-    if (row.name == "matmul" && row.flops > ceiling.flops * 1e-9 * static_cast<double>(row.ns))
-      return true;
-  return false;
+    if (row.name == "matmul" && row.ns > 0) return 1e9 * row.flops / static_cast<double>(row.ns);
+  return 0;
 }
 
 double mean(std::span<const double> values) {
@@ -180,10 +179,14 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   p.checkpoint.every_updates = pace(saved, length, p.seconds);
   p.watts = observer.watts();
   p.ceiling = options.ceiling;
-  if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || outdone(p.ceiling, p.ledger)) {
+  // Products that are faster say that it was measured while something else ran; it is the best that
+  // was seen, also where something else runs now.
+  const double seen = product_rate(p.ledger);
+  if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || seen > p.ceiling.flops) {
     const Ceiling now = backend.measure_ceiling(programs.passes.precision);
-    p.ceiling = {std::max(now.flops, p.ceiling.flops), std::max(now.bytes, p.ceiling.bytes)};
-    p.ceiling_is_new = true;
+    p.ceiling = {std::max({now.flops, p.ceiling.flops, now.flops > 0 ? seen : 0}),
+                 std::max(now.bytes, p.ceiling.bytes)};
+    p.ceiling_is_new = now.flops > 0 && now.bytes > 0;
   }
   return p;
 }

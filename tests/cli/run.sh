@@ -236,7 +236,7 @@ grep -q 'kernels of the step' "$work/out"
 report "plan --why" "$([ $? -eq 0 ] || echo '  no kernels')"
 
 # --- plan: other batches and lengths, times, devices that are not here
-run plan good.yaml
+run plan good.yaml device=cpu
 holds "plan predicts a time" 0 'time         at least' 'for 3 updates' 'energy not known'
 run plan good.yaml --grid
 holds "plan --grid" 0 'batch x length in' '16 (now)' '>       2' 'to spare' 'tokens/s'
@@ -248,7 +248,7 @@ for key in least_seconds run_seconds measured margin_bytes needed_bytes tokens_p
   grep -q "\"$key\"" "$work/out" || problem+="  no \"$key\""$'\n'
 done
 report "plan --grid --json" "$problem"
-run plan good.yaml --grid --memory "$((arena * 95 / 100))"
+run plan good.yaml --grid --memory "$((arena * 98 / 100))"
 holds "plan --grid names what makes it fit" 0 'the fastest first' 'runtime.memory_limit=' 'needs' 'most is'
 run plan good.yaml --grid --memory 1KB
 holds "plan --grid of what cannot fit" 3 'batch x length' 'neither recomputing' 'does not fit' 'remedy:'
@@ -275,6 +275,12 @@ sed 's/"seconds": /"secs": /' gpu.json >typo-gpu.json
 refused "a device file with a wrong key" 2 'typo-gpu.json: precisions.bf16.ops' 'expected: a value for `seconds`' 'remedy:' -- plan good.yaml --device typo-gpu.json
 echo '{' >bad-gpu.json
 refused "a device file that is none" 2 'bad-gpu.json' 'expected: a JSON object' 'got:' 'remedy:' -- plan good.yaml --device bad-gpu.json
+other=$(grep -l '"on_host": true' "$MILLRACE_CACHE"/machines/*.json | head -1)
+sed 's/"memory_bytes": [0-9]*/"memory_bytes": 8000000000/' "$other" >other-cpu.json
+run plan good.yaml --device other-cpu.json --grid
+holds "plan --device FILE of another CPU" 0 'threads' 'in fp32' '7.45 GiB of the device' 'measured there' 'batch x length in 7.45 GiB'
+refused "a precision that CPU does not have" 2 'does not compute in bf16' 'remedy:' -- plan good.yaml --device other-cpu.json training.precision=bf16
+rm -f other-cpu.json
 refused "a device nobody knows" 2 'command line: --device h300' 'nvidia-h200' 'got:      h300' 'remedy:' -- plan good.yaml --device h300
 rm -f gpu.json typo-gpu.json bad-gpu.json
 
