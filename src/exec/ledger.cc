@@ -97,7 +97,6 @@ std::vector<LedgerRow> group(const Ledger& ledger, const Ceiling& ceiling, Key k
       row.runs = std::max(row.runs, t.runs);
       row.flops += cost.flops * runs;
       row.bytes += cost.bytes * runs;
-      row.node_runs += t.runs;
       row.limit_ns += 1e9 * runs * limit_seconds(cost, ceiling);
     }
   std::vector<LedgerRow> list;

@@ -124,7 +124,6 @@ double limit_seconds(const Cost& cost, const Ceiling& ceiling);
 struct LedgerRow {
   std::string name;
   int64_t ns = 0, nodes = 0, runs = 0;
-  int64_t node_runs = 0;  // of all its nodes together
   double flops = 0, bytes = 0;
   double limit_ns = 0;  // each node at the ceiling of its arithmetic or of its bytes, if known
 };
