@@ -23,7 +23,8 @@ int train_command(TrainArguments arguments);
 struct PlanArguments {
   RunRequest request;
   std::string memory;  // --memory, "" = no limit
-  bool why = false, json = false;
+  std::string device;  // --device: as the key `device`, or one that is not here; "" = the config's
+  bool grid = false, why = false, json = false;
 };
 int plan_command(const PlanArguments& arguments);
 

@@ -1,14 +1,18 @@
 #include "cli/device.h"
 
-#include <charconv>
-#include <optional>
+#include <fmt/ranges.h>
 
+#include <charconv>
+
+#include "cli/known_devices.h"
 #include "core/process.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
+#include "doctor/absent_device.h"
 #include "exec/cuda_library.h"
+#include "io/quote.h"
 #include "train/auto_batch.h"
 
 namespace millrace {
@@ -51,6 +55,26 @@ std::unique_ptr<Backend> open_device(const std::string& device, const BackendOpt
   }
 }
 
+std::optional<MachineProfile> find_absent_device(const std::string& word) {
+  if (word.empty() || word == "auto" || word == "cpu" || cuda_index(word)) return std::nullopt;
+  std::vector<std::string> names;
+  for (const KnownDevice& known : kKnownDevices) {
+    names.emplace_back(known.name);
+    if (word == known.name || known.name.ends_with("-" + word))
+      return parse_machine_profile(known.text, names.back());
+  }
+  constexpr int64_t kMostBytes = 1 << 20;
+  if (fs::is_regular_file(word)) return parse_machine_profile(read_file(word, kMostBytes), word);
+  throw Error({.code = ErrorCode::config,
+               .what = "no device of this name, and no file",
+               .where = "command line: --device " + printable(word, 200),
+               .expected = fmt::format("auto, cpu, cuda, cuda:N; {}; or the file of a profile",
+                                       fmt::join(names, ", ")),
+               .got = printable(word, 200),
+               .remedy = "`millrace profile CONFIG` on that device writes its profile: "
+                         "machines/*.json in its cache folder"});
+}
+
 void settle_precision(Settings& settings, const Backend& backend, const std::string& where) {
   if (settings.precision == "auto") settings.precision = precision_name(backend.usual_precision());
   if (backend.computes(settings.pass_precision())) return;
@@ -63,10 +87,12 @@ void settle_precision(Settings& settings, const Backend& backend, const std::str
 }
 
 std::unique_ptr<Backend> open_device(LoadedRun& run,
-                                     const std::function<void(const std::string&)>& note) {
+                                     const std::function<void(const std::string&)>& note,
+                                     const MachineProfile* absent) {
   Settings& s = run.settings;
   cpu::set_threads(static_cast<int>(s.threads));
-  auto backend = open_device(s.device, {.capture = s.use_compile}, note);
+  auto backend =
+      absent ? absent_device(*absent) : open_device(s.device, {.capture = s.use_compile}, note);
   if (s.device == "auto") run.schema.note("device", "auto: " + backend->name());
   if (s.precision == "auto")
     run.schema.note("training.precision", "auto: what " + backend->name() + " is fast in");

@@ -3,9 +3,11 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/load.h"
+#include "doctor/machine_profile.h"
 #include "exec/backend.h"
 
 namespace millrace {
@@ -15,11 +17,15 @@ void check_device(const std::string& device, const std::string& where);
 // With auto, a GPU that cannot be used is told to `note`, and the CPU is taken.
 std::unique_ptr<Backend> open_device(const std::string& device, const BackendOptions& options,
                                      const std::function<void(const std::string&)>& note);
+// A device that is not here, by its name (configs/devices) or the file of its profile; nothing
+// where the word is one that open_device knows. Error (code config) when it is neither.
+std::optional<MachineProfile> find_absent_device(const std::string& word);
 // Makes `auto` what the device is fast in. Error when it cannot compute so.
 void settle_precision(Settings& settings, const Backend& backend, const std::string& where);
-// The device of a run. Settles what was `auto`.
+// The device of a run, or a stand-in for one that is not here. Settles what was `auto`.
 std::unique_ptr<Backend> open_device(LoadedRun& run,
-                                     const std::function<void(const std::string&)>& note);
+                                     const std::function<void(const std::string&)>& note,
+                                     const MachineProfile* absent = nullptr);
 // `training.batch_size: auto`, by the memory that runtime.memory_limit allows or the device has.
 // Says what came out of it and why.
 void settle_batch(LoadedRun& run, Backend& backend, DataObserver& observer,

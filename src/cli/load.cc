@@ -431,6 +431,27 @@ void check_curriculum(const LoadedRun& run) {
   }
 }
 
+// The model and what depends on it, for data of this kind.
+void resolve_model(LoadedRun& run, const Dataset& set) {
+  const Settings& s = run.settings;
+  check_batching(run, set);
+  if (run.settings.max_source_length < 0) {
+    const int64_t own = run.model->own_source_length();
+    run.settings.max_source_length = own > 0 ? own : s.max_length;
+    run.schema.note("training.max_source_length",
+                    own > 0 ? "auto: the model's" : "auto: max_length");
+  }
+  if (!set.has_trajectories()) check_vocabulary(run, set);
+  const int64_t width = set.has_trajectories() ? set.normalisation.channels() : set.vocab_size;
+  run.model->resolve(run.schema, width, {s.max_length, s.max_source_length});
+  if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run.model);
+  run.model = tuned_model(std::move(run.model), s.tuning, run.schema);
+  if (s.eval_texts > 0)
+    check_beam(s.eval_beam, run.model->vocab_size(), run.schema.where("training.eval_beam"),
+               "training.eval_beam=4");
+  check_curriculum(run);
+}
+
 }  // namespace
 
 void take_batch(LoadedRun& run, int64_t batch, const std::string& reason) {
@@ -505,6 +526,12 @@ std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& obs
                .remedy = fmt::format("model.type={}", fmt::join(readers, " or model.type="))});
 }
 
+std::unique_ptr<LoadedRun> load_model(const RunRequest& request, const Dataset& set) {
+  auto run = load_settings(request);
+  resolve_model(*run, set);
+  return run;
+}
+
 std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& observer) {
   auto run = load_settings(request);
   const Settings& s = run->settings;
@@ -551,23 +578,8 @@ std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& ob
     run->data.set = std::move(set);  // to be looked at
     return run;
   }
-  check_batching(*run, set);
-  if (run->settings.max_source_length < 0) {
-    const int64_t own = run->model->own_source_length();
-    run->settings.max_source_length = own > 0 ? own : s.max_length;
-    run->schema.note("training.max_source_length",
-                     own > 0 ? "auto: the model's" : "auto: max_length");
-  }
-  if (!set.has_trajectories()) check_vocabulary(*run, set);
-  const int64_t width = set.has_trajectories() ? set.normalisation.channels() : set.vocab_size;
-  run->model->resolve(run->schema, width, {s.max_length, s.max_source_length});
-  if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run->model);
+  resolve_model(*run, set);
   take_normalisation(*run, set);
-  run->model = tuned_model(std::move(run->model), s.tuning, run->schema);
-  if (s.eval_texts > 0)
-    check_beam(s.eval_beam, run->model->vocab_size(), run->schema.where("training.eval_beam"),
-               "training.eval_beam=4");
-  check_curriculum(*run);
   run->data =
       make_training_data(std::move(set), s, run->model->takes(), observer, request.evaluated);
   return run;

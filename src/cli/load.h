@@ -37,6 +37,9 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request);
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& observer);
 // The same for looking at the data: batches are missing when the model does not read such data.
 std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& observer);
+// The model of a config alone, for data that is open already: what a change of a length or a size
+// makes of it.
+std::unique_ptr<LoadedRun> load_model(const RunRequest& request, const Dataset& set);
 // Settles `training.batch_size: auto`: everything that follows from it is made anew but the data.
 void take_batch(LoadedRun& run, int64_t batch, const std::string& reason);
 

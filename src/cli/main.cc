@@ -126,10 +126,15 @@ int run(int argc, char** argv) {
               "newest run of this name")
           ->expected(0, 1);
   CLI::App* plan_app =
-      app.add_subcommand("plan", "parameters, FLOPs and exact memory before running");
+      app.add_subcommand("plan", "parameters, FLOPs, exact memory and time before running");
   add_request(plan_app, plan.request, plan_words);
   plan_app->add_option("--memory", plan.memory,
                        "memory it must fit in, such as 8GiB (exit code 3 when it does not)");
+  plan_app->add_option("--device", plan.device,
+                       "plan for this: auto, cpu, cuda, cuda:N, or a device that is not here: its "
+                       "name (h200) or the file of its profile");
+  plan_app->add_flag("--grid", plan.grid,
+                     "other batches and lengths: memory, tokens/s, what makes them fit");
   plan_app->add_flag("--why", plan.why,
                      "which passes and kernels were chosen, and why others declined");
   plan_app->add_flag("--json", plan.json, "the same as one JSON object");

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 
 #include "core/process.h"
 #include "core/text.h"
 #include "cpu/gemm.h"
+#include "doctor/fit.h"
 #include "train/checkpoint.h"
 #include "train/weights.h"
 
@@ -69,26 +69,6 @@ std::string measured_text(std::optional<int64_t> peak, std::optional<int64_t> pr
     text += fmt::format(" (predicted {}, {:+.1f} %)", human_bytes(*predicted),
                         100.0 * (static_cast<double>(*predicted) / static_cast<double>(*peak) - 1));
   return text;
-}
-
-std::vector<Contributor> contributors(const Programs& programs) {
-  const Plan& plan = programs.step();
-  std::map<std::string, int64_t> sums;
-  for (const Buffer& b : plan.buffers) {
-    if (!b.in_state && (b.first > plan.peak_at || b.last < plan.peak_at)) continue;
-    const Node& owner = plan.graph[b.owner];
-    std::string what(memory_class_name(b.memory_class));
-    if (b.memory_class == MemoryClass::activations || b.memory_class == MemoryClass::temporaries ||
-        b.memory_class == MemoryClass::workspace)
-      what += fmt::format(" of {}", owner.op->name);
-    sums[what] += b.bytes;
-  }
-  if (programs.overhead) sums["context and libraries"] = *programs.overhead;
-  std::vector<Contributor> list;
-  for (const auto& [what, bytes] : sums) list.push_back({what, bytes});
-  std::sort(list.begin(), list.end(),
-            [](const Contributor& a, const Contributor& b) { return a.bytes > b.bytes; });
-  return list;
 }
 
 namespace {

@@ -23,13 +23,6 @@ std::string predicted_text(std::optional<int64_t> predicted, const Backend& back
 std::string measured_text(std::optional<int64_t> peak, std::optional<int64_t> predicted,
                           const Backend& backend);
 
-struct Contributor {
-  std::string what;
-  int64_t bytes;
-};
-// What is alive at the peak of the step, largest first.
-std::vector<Contributor> contributors(const Programs& programs);
-
 // Changes to the config that were planned and found to fit, as "a.b=c  (needs …)".
 std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit,
                                   Backend& backend);

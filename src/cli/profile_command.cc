@@ -9,6 +9,7 @@
 #include "cli/standard_output.h"
 #include "core/text.h"
 #include "cpu/machine.h"
+#include "doctor/machine_profile.h"
 #include "doctor/profile_report.h"
 #include "doctor/trace.h"
 #include "train/signals.h"
@@ -29,8 +30,13 @@ int profile_command(const ProfileArguments& arguments) {
   const auto folder = RunFolder::create(s.runs_folder, s.run_name + "-profile", false);
   folder->write("config.yaml", run->config_text);
   folder->set_config(run->schema.resolved_yaml());
+  std::string note;
+  MachineProfile machine = recall_machine(*backend, &note);
+  if (!note.empty()) say("note     " + note);
+  PrecisionProfile& known = machine.precisions[s.pass_precision()];
   const ProfileOptions options{.updates = arguments.steps,
-                               .warm_up = warm_up_of(*backend, programs)};
+                               .warm_up = warm_up_of(*backend, programs),
+                               .ceiling = known.ceiling};
   const std::string device = backend->on_host() ? cpu::machine_name() : backend->name();
   nlohmann::ordered_json record = {{"id", folder->id()},
                                    {"name", s.run_name + "-profile"},
@@ -48,6 +54,11 @@ int profile_command(const ProfileArguments& arguments) {
   Timeline timeline(kSpans);
   const Profile result =
       profile(*run->model, s, run->data, *backend, programs, *folder, options, timeline);
+  if (result.ceiling_is_new) known.take_ceiling(result.ceiling);
+  if (known.ceiling.flops > 0 && known.ceiling.bytes > 0) {
+    known.take_profile(result.ledger, result.watts);
+    remember_machine(machine, *backend);
+  }
   fs::remove_all(folder->path() / "checkpoints");
   record.update(profile_json(result));
   write_record();

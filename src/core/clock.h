@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace millrace {
@@ -15,6 +16,15 @@ inline int64_t now_ns() {
 }
 inline double seconds_since(int64_t start_ns) {
   return static_cast<double>(now_ns() - start_ns) * 1e-9;
+}
+
+// The wall clock, for people: as strftime.
+inline std::string local_time(const char* format) {
+  const time_t now = time(nullptr);
+  tm local{};
+  localtime_r(&now, &local);
+  char text[64];
+  return {text, strftime(text, sizeof text, format, &local)};
 }
 
 // The middle one of several durations; 0 for none.

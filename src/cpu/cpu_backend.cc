@@ -127,6 +127,7 @@ class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, bool reference_only) : isa_(isa), reference_only_(reference_only) {}
   std::string name() const override { return "cpu"; }
+  DeviceKind kind() const override { return {machine_name(), machine_fingerprint()}; }
   Ceiling measure_ceiling(Precision) override {
     return {measure_sgemm_ceiling(), measure_copy_ceiling()};
   }

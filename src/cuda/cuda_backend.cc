@@ -134,6 +134,11 @@ class CudaBackend : public Backend {
   std::string name() const override {
     return fmt::format("cuda:{} {}", context_.device().index, context_.device().name);
   }
+  DeviceKind kind() const override {
+    return {context_.device().name,
+            fmt::format("sm{}, driver {}, cuBLASLt {}, cuDNN {}", context_.device().sm,
+                        driver_version(), cublasLtGetVersion(), cudnnGetVersion())};
+  }
   bool on_host() const override { return false; }
   int64_t memory_bytes() const override { return context_.device().memory_bytes; }
   bool computes(Precision) const override { return true; }
@@ -210,9 +215,12 @@ class CudaBackend : public Backend {
   // A context is as large as its driver makes it; the precision decides which libraries load
   // kernels. Device and libraries are in the name of the file.
   static std::string overhead_key(Precision precision) {
+    return fmt::format("overhead in {}, driver {}", precision_name(precision), driver_version());
+  }
+  static int driver_version() {
     int driver = 0;
     MR_CUDA(cudaDriverGetVersion(&driver));
-    return fmt::format("overhead in {}, driver {}", precision_name(precision), driver);
+    return driver;
   }
   static std::string graph_key() { return "bytes of a graph"; }
   // Until it was measured: a driver takes memory in pieces of this size.

@@ -15,8 +15,8 @@ bool is_frequent(double every, int64_t updates) {
 
 class ProfileObserver : public TrainObserver {
  public:
-  ProfileObserver(const ProfileOptions& options, Timeline& timeline)
-      : options_(options), timeline_(timeline) {}
+  ProfileObserver(const ProfileOptions& options, const Backend& backend, Timeline& timeline)
+      : options_(options), backend_(backend), timeline_(timeline) {}
 
   void updated(const UpdateReport& update, Ledger& ledger) override {
     const int64_t step = update.step, end = options_.warm_up + options_.updates;
@@ -26,23 +26,43 @@ class ProfileObserver : public TrainObserver {
       places += update.places;
       useful += update.useful;
     }
-    if (step == options_.warm_up) start = ledger;
+    if (step == options_.warm_up) {
+      start_energy_ = energy();
+      start = ledger;
+    }
     if (step == end - std::min(options_.pictured, options_.updates)) ledger.timeline = &timeline_;
     if (step == end) {
       ledger.timeline = nullptr;
       stop = ledger;
+      stop_energy_ = energy();
     }
     if (step == end + kTail) tail = ledger.since(stop);
     last_ = now_ns();
   }
   void evaluated(int64_t, const Metrics&, bool) override { ++validations; }
+  std::optional<double> watts() const {
+    if (!start_energy_.joules || !stop_energy_.joules) return std::nullopt;
+    const double drawn = (*stop_energy_.joules - *start_energy_.joules) /
+                         (static_cast<double>(stop_energy_.ns - start_energy_.ns) * 1e-9);
+    return drawn > 0 ? std::optional(drawn) : std::nullopt;
+  }
 
   std::vector<double> times;
   Ledger start, stop, tail;
   int64_t validations = 0, places = 0, useful = 0;
 
  private:
+  struct Energy {
+    int64_t ns = 0;
+    std::optional<double> joules;
+  };
+  Energy energy() const {
+    const auto vitals = backend_.vitals();
+    return {now_ns(), vitals ? vitals->joules : std::nullopt};
+  }
   ProfileOptions options_;
+  const Backend& backend_;
+  Energy start_energy_, stop_energy_;
   Timeline& timeline_;
   int64_t last_ = 0;
 };
@@ -59,6 +79,13 @@ double pace(const std::vector<Duration>& every, const RunLength& length, double 
     if (updates > 0 && (least == 0 || updates < least)) least = updates;
   }
   return least;
+}
+
+// FLOP/s of the products that ran.
+double product_rate(const Ledger& ledger) {
+  for (const LedgerRow& row : rows_by_op(ledger))
+    if (row.name == "matmul" && row.ns > 0) return 1e9 * row.flops / static_cast<double>(row.ns);
+  return 0;
 }
 
 double mean(std::span<const double> values) {
@@ -126,7 +153,7 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   settings.max_tokens = 0;
   settings.sample_length = 0;
   settings.early_stop_patience = 0;
-  ProfileObserver observer(options, timeline);
+  ProfileObserver observer(options, backend, timeline);
   p.result = train(model, settings, data, backend, programs, &run, observer);
   if (p.result.stopped)
     throw Error({.code = ErrorCode::stopped, .what = "stopped before all updates were measured"});
@@ -153,7 +180,17 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   // A pace in seconds is known now.
   p.validation.every_updates = pace(validated, length, p.seconds);
   p.checkpoint.every_updates = pace(saved, length, p.seconds);
-  p.ceiling = backend.measure_ceiling(programs.passes.precision);
+  p.watts = observer.watts();
+  p.ceiling = options.ceiling;
+  // Products that are faster say that it was measured while something else ran; it is the best that
+  // was seen, also where something else runs now.
+  const double seen = product_rate(p.ledger);
+  if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || seen > p.ceiling.flops) {
+    const Ceiling now = backend.measure_ceiling(programs.passes.precision);
+    p.ceiling = {std::max({now.flops, p.ceiling.flops, now.flops > 0 ? seen : 0}),
+                 std::max(now.bytes, p.ceiling.bytes)};
+    p.ceiling_is_new = now.flops > 0 && now.bytes > 0;
+  }
   return p;
 }
 

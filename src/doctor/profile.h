@@ -1,6 +1,7 @@
 // A training measured for some updates: where the time of an update goes, once it runs evenly, and
 // what validation and checkpoints add at the pace the config has them.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "core/timeline.h"
@@ -12,6 +13,7 @@ struct ProfileOptions {
   int64_t updates = 40;
   int64_t warm_up = 3;    // before them: threads, caches and captured steps come to be
   int64_t pictured = 10;  // of them, the last ones: in the timeline
+  Ceiling ceiling = {};   // as it was measured before; measured where it is not known
 };
 // Enough for a device to have captured the step of most shapes.
 int64_t warm_up_of(const Backend& backend, const Programs& programs);
@@ -32,8 +34,10 @@ struct Profile {
   Ledger ledger;  // of the measured updates
   Occasion validation, checkpoint;
   Ceiling ceiling;
-  int64_t updates_of_run = 0;  // as the config has it
-  double mean_loss = 0;        // of the measured updates
+  double mean_loss = 0;         // of the measured updates
+  bool ceiling_is_new = false;  // measured now
+  std::optional<double> watts;  // that the device drew meanwhile, where it tells
+  int64_t updates_of_run = 0;   // as the config has it
   TrainResult result;
 
   double owner_seconds(

@@ -171,6 +171,7 @@ nlohmann::ordered_json profile_json(const Profile& p) {
                             {"busy_seconds", static_cast<double>(t.busy_ns) * 1e-9},
                             {"wait_seconds", static_cast<double>(t.wait_ns) * 1e-9},
                             {"items", t.items}});
+  if (p.watts) j["watts"] = *p.watts;
   if (p.result.device_bytes) j["device_bytes"] = *p.result.device_bytes;
   j["components"] = rows_json(p, rows_by_component(p.ledger, p.ceiling));
   j["ops"] = rows_json(p, rows_by_op(p.ledger, p.ceiling));

@@ -63,6 +63,11 @@ struct DeviceVitals {
   std::optional<int64_t> bytes;            // of its memory, taken by this process
 };
 
+// What measurements hold for: the kind of device, and the libraries and driver that it runs with.
+struct DeviceKind {
+  std::string device, made_with;
+};
+
 struct BackendOptions {
   // A step is captured once and replayed, where the device can. Otherwise it is launched node by
   // node, each waited for: a fault has a name.
@@ -72,6 +77,7 @@ struct BackendOptions {
 class Backend : public KernelChooser {
  public:
   virtual std::string name() const = 0;
+  virtual DeviceKind kind() const { return {name(), ""}; }
   virtual bool on_host() const { return true; }       // its arenas are memory of this process
   virtual int64_t memory_bytes() const { return 0; }  // of a device that is not
   // What it computes in, and what is taken when nobody says.

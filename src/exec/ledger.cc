@@ -97,9 +97,7 @@ std::vector<LedgerRow> group(const Ledger& ledger, const Ceiling& ceiling, Key k
       row.runs = std::max(row.runs, t.runs);
       row.flops += cost.flops * runs;
       row.bytes += cost.bytes * runs;
-      row.limit_ns += 1e9 * runs *
-                      std::max(ceiling.flops > 0 ? cost.flops / ceiling.flops : 0,
-                               ceiling.bytes > 0 ? cost.bytes / ceiling.bytes : 0);
+      row.limit_ns += 1e9 * runs * limit_seconds(cost, ceiling);
     }
   std::vector<LedgerRow> list;
   for (auto& [name, row] : rows) {
@@ -114,6 +112,11 @@ std::vector<LedgerRow> group(const Ledger& ledger, const Ceiling& ceiling, Key k
 std::string component_of(const Plan& plan, NodeId id) { return component(plan.graph.path(id)); }
 
 }  // namespace
+
+double limit_seconds(const Cost& cost, const Ceiling& ceiling) {
+  return std::max(ceiling.flops > 0 ? cost.flops / ceiling.flops : 0,
+                  ceiling.bytes > 0 ? cost.bytes / ceiling.bytes : 0);
+}
 
 std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling) {
   return group(ledger, ceiling,

@@ -117,6 +117,9 @@ struct Ceiling {
   double flops = 0, bytes = 0;
 };
 
+// Of a node that does its arithmetic and moves its bytes at the ceiling, whichever takes longer.
+double limit_seconds(const Cost& cost, const Ceiling& ceiling);
+
 // What the ledger says about the nodes of its plans, grouped.
 struct LedgerRow {
   std::string name;

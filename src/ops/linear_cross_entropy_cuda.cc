@@ -9,19 +9,11 @@
 #include "cuda/context.h"
 #include "cuda/gemm.h"
 #include "cuda/kernel.h"
-#include "ops/label_smoothing.h"
+#include "ops/linear_cross_entropy_sizes.h"
 
 namespace millrace::cuda {
 namespace {
 
-// Large products and few launches; more memory would not make them faster.
-constexpr int64_t kChunkBytes = 512 << 20;
-constexpr int64_t kMinRows = 256, kRowStep = 128;
-constexpr int64_t kPaddedFrom = 4096;
-// Up to so many rows the product for dw is sooner made by a slow kernel than copied.
-constexpr int64_t kCopiedFrom = 1024;
-
-constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 // The largest power of two up to 64 that divides it.
 constexpr int64_t alignment_of(int64_t bytes) {
   int64_t alignment = 64;
@@ -29,60 +21,13 @@ constexpr int64_t alignment_of(int64_t bytes) {
   return alignment;
 }
 
-struct Sizes {
+struct Sizes : HeadSizes {
   explicit Sizes(const OpSite& site)
-      : N(site.in[0].shape.rows()),
-        D(site.in[0].shape.last()),
-        V(site.in[1].shape[0]),
-        gradients(site.attrs.integer("gradients") != 0),
-        frozen(site.attrs.integer("frozen", 0) != 0),
-        label(site.attrs, V),
+      : HeadSizes(site),
         form(site.attrs.integer("copy", 0) != 0 ? HeadForm::copy
              : label.off > 0                    ? HeadForm::smooth
-                                                : HeadForm::plain),
-        type(site.in[0].dtype),
-        stride(std::max(round_up(V, kLogitsRow), kLogitsRow)) {
-    const int64_t asked = site.attrs.integer("chunk_rows", 0);
-    if (asked > 0) {
-      rows = asked;
-    } else {
-      // Chunks of one size, as far as that goes.
-      const int64_t most = std::max(kMinRows, kChunkBytes / (stride * dtype_bytes(type)));
-      const int64_t chunks = std::max<int64_t>(1, (N + most - 1) / most);
-      rows = round_up((N + chunks - 1) / chunks, kRowStep);
-    }
-    rows = std::max<int64_t>(1, std::min(N, rows));
-    if (!gradients) return;
-    dx_type = site.out[1].dtype;
-    if (!frozen) dw_type = site.out[2].dtype;
-  }
-  int64_t chunks() const { return (N + rows - 1) / rows; }
-  // A sum over chunks is kept in single precision; so is one with more rows than dw has.
-  bool dw_apart() const {
-    return gradients && !frozen && ((is_half(dw_type) && chunks() > 1) || dw_padded());
-  }
-  // A vocabulary of 50,257 would leave the library only its slow kernels: w is copied once a step
-  // with rows of zeros behind it, and the products are of that size.
-  bool padded() const { return stride != V && is_half(type) && V >= kPaddedFrom; }
-  int64_t width() const { return padded() ? stride : V; }
-  bool dw_padded() const { return padded() && N > kCopiedFrom; }
-  int64_t dw_width() const { return dw_padded() ? stride : V; }
-
-  int64_t logits_bytes() const { return round_up(rows * stride * dtype_bytes(type), 256); }
-  int64_t losses_bytes() const { return round_up(N * dtype_bytes(DType::f32), 256); }
-  int64_t dw_bytes() const {
-    return dw_apart() ? round_up(dw_width() * D * dtype_bytes(DType::f32), 256) : 0;
-  }
-  int64_t w_bytes() const { return padded() ? round_up(stride * D * dtype_bytes(type), 256) : 0; }
-
-  int64_t N, D, V;
-  bool gradients, frozen;  // frozen: no gradient of w
-  LabelShares label;
+                                                : HeadForm::plain) {}
   HeadForm form;
-  DType type;        // of x, w and the logits
-  int64_t stride;    // of the logits' rows
-  int64_t rows = 0;  // of a chunk
-  DType dx_type = DType::f32, dw_type = DType::f32;
 };
 
 // The products of a chunk of `rows` rows.
@@ -138,7 +83,6 @@ struct Head : Sizes {
     if (N >= rows) whole.emplace(*this, rows, tf32, context);
     if (N % rows != 0) last.emplace(*this, N % rows, tf32, context);
   }
-  int64_t own_bytes() const { return logits_bytes() + losses_bytes() + dw_bytes() + w_bytes(); }
   int64_t workspace_bytes() const {
     return own_bytes() +
            std::max(whole ? whole->workspace_bytes() : 0, last ? last->workspace_bytes() : 0);

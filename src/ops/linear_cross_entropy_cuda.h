@@ -9,10 +9,6 @@
 
 namespace millrace::cuda {
 
-// Rows of logits lie this many numbers apart, or a multiple of it: whole 16-byte loads, and room
-// for the products' fast kernels whatever the vocabulary.
-constexpr int64_t kLogitsRow = 64;
-
 // What a row's loss is taken against: its target, the target smoothed, or the target mixed with
 // what may be copied.
 enum class HeadForm { plain, smooth, copy };

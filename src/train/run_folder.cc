@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "core/clock.h"
@@ -17,14 +16,6 @@ namespace millrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string local_time(const char* format) {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[64];
-  return {text, std::strftime(text, sizeof text, format, &local)};
-}
 
 double wall_seconds() {
   timeval wall{};

@@ -235,6 +235,55 @@ run plan good.yaml --why
 grep -q 'kernels of the step' "$work/out"
 report "plan --why" "$([ $? -eq 0 ] || echo '  no kernels')"
 
+# --- plan: other batches and lengths, times, devices that are not here
+run plan good.yaml device=cpu
+holds "plan predicts a time" 0 'time         at least' 'for 3 updates' 'energy not known'
+run plan good.yaml --grid
+holds "plan --grid" 0 'batch x length in' '16 (now)' '>       2' 'to spare' 'tokens/s'
+run plan good.yaml --grid --json
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"
+is_json "$work/out" || problem+="  not JSON"
+for key in least_seconds run_seconds measured margin_bytes needed_bytes tokens_per_second changes; do
+  grep -q "\"$key\"" "$work/out" || problem+="  no \"$key\""$'\n'
+done
+report "plan --grid --json" "$problem"
+run plan good.yaml --grid --memory "$((arena * 98 / 100))"
+holds "plan --grid names what makes it fit" 0 'the fastest first' 'runtime.memory_limit=' 'needs' 'most is'
+run plan good.yaml --grid --memory 1KB
+holds "plan --grid of what cannot fit" 3 'batch x length' 'neither recomputing' 'does not fit' 'remedy:'
+run plan good.yaml --device h200
+holds "plan --device h200" 0 'device       NVIDIA H200 in bf16' 'estimated: without the workspaces of libraries' 'measured there' 'of the device'
+run plan good.yaml --device nvidia-h200 --grid --json
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"
+is_json "$work/out" || problem+="  not JSON"
+[ "$(field memory_is_exact "$work/out")" = false ] || problem+="  an estimate that is called exact"
+report "plan --device --grid --json" "$problem"
+run plan good.yaml --device h200 training.precision=fp32
+holds "a device in a precision nobody measured" 0 'NVIDIA H200 in fp32' 'time         not known'
+run plan good.yaml --device cpu
+holds "plan --device cpu" 0 'device       cpu in fp32' ', exact'
+cp "$repository/configs/devices/nvidia-h200.json" gpu.json
+sed -i 's/NVIDIA H200/small card/; s/150109880320/100000000/' gpu.json
+run plan good.yaml --device gpu.json
+holds "plan --device FILE of a card that is too small" 3 'does not fit' 'context and libraries'
+sed -i 's/"overhead_bytes": [0-9]*,//' gpu.json
+run plan good.yaml --device gpu.json
+holds "plan --device FILE" 0 'device       small card in bf16' '95.4 MiB of the device'
+sed 's/"seconds": /"secs": /' gpu.json >typo-gpu.json
+refused "a device file with a wrong key" 2 'typo-gpu.json: precisions.bf16.ops' 'expected: a value for `seconds`' 'remedy:' -- plan good.yaml --device typo-gpu.json
+echo '{' >bad-gpu.json
+refused "a device file that is none" 2 'bad-gpu.json' 'expected: a JSON object' 'got:' 'remedy:' -- plan good.yaml --device bad-gpu.json
+other=$(grep -l '"on_host": true' "$MILLRACE_CACHE"/machines/*.json | head -1)
+sed 's/"memory_bytes": [0-9]*/"memory_bytes": 8000000000/' "$other" >other-cpu.json
+run plan good.yaml --device other-cpu.json --grid
+holds "plan --device FILE of another CPU" 0 'threads' 'in fp32' '7.45 GiB of the device' 'measured there' 'batch x length in 7.45 GiB'
+refused "a precision that CPU does not have" 2 'does not compute in bf16' 'remedy:' -- plan good.yaml --device other-cpu.json training.precision=bf16
+rm -f other-cpu.json
+refused "a device nobody knows" 2 'command line: --device h300' 'nvidia-h200' 'got:      h300' 'remedy:' -- plan good.yaml --device h300
+rm -f gpu.json typo-gpu.json bad-gpu.json
+
 cat >good.json <<'JSON'
 {"run_name": "tiny", "model": {"type": "gpt", "d_model": 32, "num_layers": 2, "num_heads": 2},
  "data": {"train": "builtin:grammar", "grammar_chars": 20000},

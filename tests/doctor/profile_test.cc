@@ -23,15 +23,16 @@ class ProfileCommand : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  nlohmann::json profile(const std::string& words) {
+  nlohmann::json profile(const std::string& words) { return run("profile", "--steps 24 " + words); }
+  nlohmann::json run(const std::string& name, const std::string& words) {
     const std::string command = fmt::format(
-        "MILLRACE_CACHE={0}/cache {1} profile --json --steps 24 run_name=p runs_folder={0}/runs "
+        "MILLRACE_CACHE={0}/cache {1} {3} --json run_name=p runs_folder={0}/runs "
         "device=cpu model.type=gpt "
         "model.d_model=64 model.num_layers=2 model.num_heads=2 training.batch_size=8 "
         "training.max_length=64 "
         "training.max_steps=1000 training.max_eval_batches=4 training.eval_context=16 {2} > "
         "{0}/out.json 2> {0}/err.txt",
-        folder_.string(), MILLRACE_BINARY, words);
+        folder_.string(), MILLRACE_BINARY, words, name);
     EXPECT_EQ(std::system(command.c_str()), 0) << text("err.txt");
     return nlohmann::json::parse(text("out.json"));
   }
@@ -109,6 +110,35 @@ TEST_F(ProfileCommand, TheTraceHoldsEveryNodeOfTheLastUpdates) {
   for (const auto& [tid, name] : lanes) names.push_back(name);
   std::sort(names.begin(), names.end());
   EXPECT_EQ(names, (std::vector<std::string>{"compute", "host", "loader 1"}));
+}
+
+// What a profile measures, the next one knows, and `plan` predicts with.
+TEST_F(ProfileCommand, WhatWasMeasuredIsRemembered) {
+  const auto cold = run("plan", "");
+  EXPECT_GT(cold.at("time").at("least_seconds").get<double>(), 0);
+  EXPECT_TRUE(cold.at("time").at("expected_seconds").is_null());
+  const auto measured = profile("");
+  const auto time = run("plan", "").at("time");
+  EXPECT_EQ(time.at("ceiling").at("flops_per_second"),
+            measured.at("ceiling").at("flops_per_second"));
+  EXPECT_TRUE(time.at("watts").is_null() && time.at("run_joules").is_null());
+  const double expected = time.at("expected_seconds"),
+               seconds = measured.at("update_seconds").at("mean");
+  EXPECT_EQ(time.at("unknown_seconds"), 0);
+  EXPECT_NEAR(time.at("run_seconds").get<double>(), 1000 * expected, 1e-6 * expected);
+  // The same config: its nodes' times, without what lies between them.
+  EXPECT_GT(expected, 0.7 * seconds);
+  EXPECT_LT(expected, 1.1 * seconds);
+  // Twice the batch, by another run of the same op cards.
+  const double twice =
+      run("plan", "training.batch_size=16").at("time").at("expected_seconds").get<double>();
+  EXPECT_GT(twice, 1.3 * expected);
+  EXPECT_LT(twice, 3 * expected);
+  // A file that is damaged costs measuring again.
+  for (const auto& file : std::filesystem::directory_iterator(folder_ / "cache" / "machines"))
+    std::ofstream(file.path()) << "{";
+  (void)profile("");
+  EXPECT_NE(text("err.txt").find("is not taken"), std::string::npos) << text("err.txt");
 }
 
 }  // namespace

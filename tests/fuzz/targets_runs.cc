@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "doctor/comparison.h"
+#include "doctor/machine_profile.h"
 #include "doctor/recorded_run.h"
 #include "doctor/run_view.h"
 #include "doctor/terminal_plot.h"
@@ -104,6 +105,50 @@ std::vector<Example> run_json_examples() {
   };
 }
 
+// --- profiles of devices, as `plan --device FILE` reads them
+
+const std::string kMachine =
+    R"({"format":"millrace-machine-1","device":"a","made_with":"b","on_host":false,"memory_bytes":8000000000,)"
+    R"("usual_precision":"bf16","precisions":{"bf16":{"flops_per_second":1e15,"bytes_per_second":4e12,)"
+    R"("measured":"2026-11-16","watts":600,"overhead_bytes":5,"profiled":"2026-11-16",)"
+    R"("node_seconds":2e-6,"ops":{"matmul":[{"nodes":3,"seconds":0.5,"limit_seconds":0.4},)"
+    R"({"nodes":1,"seconds":1e-3,"limit_seconds":0}]}}}})";
+
+Verdict run_machine(std::string_view bytes) {
+  return verdict_of("machine.json", [&] {
+    const MachineProfile m = parse_machine_profile(bytes, "machine.json");
+    require(is_shown(m.device) && is_shown(m.made_with), "a text that a terminal cannot show");
+    const std::string text = m.text();
+    require(read_again([&] { return parse_machine_profile(text, "machine.json"); }).text() == text,
+            "what is written again reads differently");
+    for (const auto& [precision, p] : m.precisions)
+      for (const auto& [name, sizes] : p.ops)
+        for (const double limit : {0.0, 1e-9, 1e-3, 1e6})
+          require(std::isfinite(expected_seconds(sizes, limit, 2)) &&
+                      expected_seconds(sizes, limit, 2) >= 0,
+                  "a time that is none");
+  });
+}
+
+std::vector<Example> machine_examples() {
+  auto with = [](const std::string& old, const std::string& now) {
+    std::string text = kMachine;
+    return text.replace(text.find(old), old.size(), now);
+  };
+  return {
+      accepted(kMachine),
+      accepted(with("\"watts\":600,", "")),
+      refused("", {"not a profile of a device", "machine.json"}),
+      refused("[]", {"an object", "array"}),
+      refused(with("4e12", "1e-3"), {"a ceiling of at least 1"}),
+      refused(with("4e12", "1e999"), {"a JSON object"}),
+      refused(with("\"seconds\":0.5", "\"seconds\":-1"), {"seconds"}),
+      refused(with("\"matmul\"", "\"\\u001b\""), {"names of ops"}),
+      refused(with("bf16\":{", "fp64\":{"), {"as a precision"}),
+      refused(repeated("[", 60000), {"a JSON object"}),
+  };
+}
+
 }  // namespace
 
 std::vector<Target> run_targets() {
@@ -116,7 +161,12 @@ std::vector<Target> run_targets() {
            run_run_json,
            run_json_examples,
            {"\"status\"", "\"running\"", "\"done\"", "\"step\"", "\"total\"", "\"seconds\"",
-            "\"best_metric\"", "\"device_bytes\"", "\"parameters\""}}};
+            "\"best_metric\"", "\"device_bytes\"", "\"parameters\""}},
+          {"machine_profile",
+           run_machine,
+           machine_examples,
+           {"\"format\"", "\"precisions\"", "\"bf16\"", "\"ops\"", "\"nodes\"", "\"seconds\"",
+            "\"limit_seconds\"", "\"watts\"", "1e18", kMachine}}};
 }
 
 }  // namespace millrace::fuzz

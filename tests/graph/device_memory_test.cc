@@ -5,6 +5,7 @@
 #include "cli/memory_report.h"
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
+#include "doctor/fit.h"
 #include "tests/graph/poisoned_backend.h"
 #include "tests/graph/tiny_model.h"
 #include "train/trainer.h"
