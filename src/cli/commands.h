@@ -39,6 +39,7 @@ struct DoctorArguments {
   RunRequest request;
   std::string time_budget = "5m", memory, fail_on;  // --time-budget, --memory, --fail-on
   bool quick = false;                               // --quick: no trials
+  bool allow_busy = false;                          // --allow-busy: beside other work
   bool everything = false;                          // tune: all that can be tried
   bool json = false;
 };

@@ -10,6 +10,7 @@
 #include "cli/memory_report.h"
 #include "cli/standard_output.h"
 #include "core/clock.h"
+#include "core/process.h"
 #include "core/text.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
@@ -61,7 +62,7 @@ std::string now_text() {
 struct Known {
   Settings settings;
   bool on_host = true, packable = false, recomputes = false;
-  int64_t vocabulary = 0, words = 0;
+  int64_t vocabulary = 0, words = 0, others_bytes = 0;
   std::string machine, batching, fast_precision, config_text, run_name;
 };
 
@@ -85,6 +86,7 @@ Known look(const RunRequest& request) {
     k.vocabulary = run->model->vocab_size();
     k.words = run->data.set.vocab_size;
   }
+  if (const auto vitals = backend->vitals()) k.others_bytes = vitals->others_bytes.value_or(0);
   k.machine = k.on_host ? cpu::machine_name() : backend->name();
   k.batching = resolved_batching(s.data.batching, run->data.set, takes.packed_rows);
   k.fast_precision = precision_name(backend->usual_precision());
@@ -92,14 +94,26 @@ Known look(const RunRequest& request) {
   return k;
 }
 
-// Others at work on this machine make every figure doubtful.
-void note_load(std::vector<std::string>& notes) {
-  double load = 0;
-  const double cores = static_cast<double>(cpu::usable_cores());
-  if (getloadavg(&load, 1) == 1 && load > 0.5 * cores)
-    notes.push_back(fmt::format(
-        "this machine was busy before: load {:.1f} on {:.0f} cores; gains are less certain", load,
-        cores));
+// Trials beside other work would measure that work too, and disturb it.
+void check_idle(const Known& known, bool allowed, std::vector<std::string>& notes) {
+  constexpr double kBusy = 0.3;
+  constexpr int64_t kOthers = int64_t{1} << 30;
+  std::string got;
+  if (known.others_bytes > kOthers)
+    got = fmt::format("{} of the device's memory are taken by others",
+                      human_bytes(known.others_bytes));
+  else if (const double busy = busy_share(0.5); busy > kBusy)
+    got = fmt::format("{:.0f} % of {} cores are used by others", 100 * busy, cpu::usable_cores());
+  if (got.empty()) return;
+  if (!allowed)
+    throw Error({.code = ErrorCode::failure,
+                 .what = "others are at work here: trials would measure them too, and disturb them",
+                 .where = known.machine,
+                 .expected = "a device that nobody else uses",
+                 .got = got,
+                 .remedy = "wait; `millrace plan` and `millrace watch` disturb nobody; or "
+                           "--allow-busy, for figures that are worth less"});
+  notes.push_back(got + ": these figures are worth less");
 }
 
 // Measures, examines, tries, and writes what came out into a folder of its own.
@@ -114,8 +128,8 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   const double budget = parse_budget(arguments.time_budget);
   const int64_t begin = now_ns();
   Diagnosis d;
-  note_load(d.notes);
   const Known known = look(request);
+  check_idle(known, arguments.allow_busy, d.notes);
   const auto folder =
       RunFolder::create(known.settings.runs_folder,
                         known.settings.run_name + (everything ? "-tune" : "-doctor"), false);

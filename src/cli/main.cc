@@ -160,6 +160,7 @@ int run(int argc, char** argv) {
     sub->add_option("--time-budget", of->time_budget, "about how long: 90s, 5m, 1h")
         ->capture_default_str();
     sub->add_option("--memory", of->memory, "memory that trials must fit in, such as 8GiB");
+    sub->add_flag("--allow-busy", of->allow_busy, "also where others are at work");
     sub->add_flag("--json", of->json, "the same as one JSON object");
   }
   doctor_app->add_flag("--quick", doctor.quick, "seconds: look, try nothing");
@@ -315,8 +316,8 @@ int run(int argc, char** argv) {
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
   docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
-  const std::vector<std::string> commands{"train", "plan",    "eval",   "data",   "generate",
-                                          "score", "runs",    "docs",   "export", "import",
+  const std::vector<std::string> commands{"train", "plan",    "eval",    "data",   "generate",
+                                          "score", "runs",    "docs",    "export", "import",
                                           "watch", "compare", "profile", "doctor", "tune"};
   if (argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
     const std::string near = millrace::nearest(argv[1], commands);

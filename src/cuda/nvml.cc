@@ -102,6 +102,7 @@ std::optional<DeviceVitals> NvmlDevice::vitals() const {
       if (wide & bit) slowed += (slowed.empty() ? "" : ", ") + std::string(text);
   }
   vitals.bytes = own_bytes();
+  vitals.others_bytes = used_before_;
   return vitals;
 }
 

@@ -129,6 +129,8 @@ std::string diagnosis_text(const Diagnosis& d) {
   }
   if (const std::string parity = parity_text(r); !parity.empty())
     s += "\nwhat it does to the loss\n" + parity;
+  if (r.confirmed && !r.is_faster())
+    s += "\nwhat was faster alone is not once more, all together: nothing is changed\n";
   if (r.confirmed)
     s += fmt::format(
         "\nall together, from a cold start: x{:.2f} ({}), {} tokens/s instead of {}, {} memory\n",

@@ -153,6 +153,13 @@ void evaluation(const Situation& at, const Shares& share, std::vector<Finding>& 
                         {"training.max_eval_batches=20"},
                         Maths::reporting,
                         all - texts});
+  if (s.eval_context > 0)
+    remedies.push_back({"eval_context",
+                        fmt::format("validation windows that do not overlap (eval_context was {})",
+                                    s.eval_context),
+                        {"training.eval_context=0"},
+                        Maths::reporting,
+                        all - texts});
   findings.push_back(
       {"eval.share", "validation takes a large share",
        fmt::format("{} of the time: {} each, every {:.0f} updates", percent(all),
@@ -216,18 +223,21 @@ void device_settings(const Situation& at, const Shares& share, std::vector<Findi
                           Maths::same_bits,
                           idle}}});
   }
-  if (at.on_host && s.threads > 0 && s.threads < at.cores) {
-    const double idle = share.of({"forward", "backward", "optimizer", "eval", "eval_texts"}) *
-                        (1 - static_cast<double>(s.threads) / static_cast<double>(at.cores));
+  if (at.on_host && s.threads > 0 && s.threads != at.cores) {
+    // With too many, cores are shared out among threads that wait for each other.
+    const bool few = s.threads < at.cores;
+    const double work = share.of({"forward", "backward", "optimizer", "eval", "eval_texts"}),
+                 threads = static_cast<double>(s.threads), cores = static_cast<double>(at.cores),
+                 lost = work * (1 - (few ? threads / cores : cores / threads));
     findings.push_back({"host.threads",
-                        "cores are left idle",
-                        fmt::format("{} of {} threads", s.threads, at.cores),
-                        idle,
+                        few ? "cores are left idle" : "there are more threads than cores",
+                        fmt::format("{} threads on {} cores", s.threads, at.cores),
+                        lost,
                         {{"threads",
-                          fmt::format("all {} cores", at.cores),
+                          fmt::format("a thread for each of {} cores", at.cores),
                           {"runtime.threads=0"},
                           Maths::same_bits,
-                          idle}}});
+                          lost}}});
   }
 }
 

@@ -30,7 +30,8 @@ struct SearchResult {
   std::vector<std::string> left_out;   // what was not tried, and why
   std::vector<std::string> overrides;  // of what was kept
   std::optional<Gain> confirmed;       // the whole against the original, once more
-  std::vector<Measured> final_runs;    // of the whole, that say so
+  bool is_faster() const { return confirmed && confirmed->is_faster(); }
+  std::vector<Measured> final_runs;  // of the whole, that say so
   double seconds = 0;
 };
 

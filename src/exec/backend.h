@@ -61,6 +61,7 @@ struct DeviceVitals {
   std::optional<double> joules;            // since its driver was loaded
   std::optional<std::string> slowed;       // why its clock is held down; empty: it is not
   std::optional<int64_t> bytes;            // of its memory, taken by this process
+  std::optional<int64_t> others_bytes;     // by others, when this process opened it
 };
 
 // What measurements hold for: the kind of device, and the libraries and driver that it runs with.
