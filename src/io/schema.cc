@@ -318,6 +318,11 @@ Key* Schema::find_given(std::string_view path) {
   return only;
 }
 
+std::string Schema::path_of(std::string_view written) {
+  const Key* const key = find_given(written);
+  return key == nullptr ? "" : key->path_;
+}
+
 bool Schema::is_section(std::string_view path) const {
   auto inside = [&](const std::string& other) {
     return other.size() > path.size() && other[path.size()] == '.' && other.starts_with(path);

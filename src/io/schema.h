@@ -132,6 +132,8 @@ class Schema {
   const std::string& where(std::string_view path) const;
   // Whether a config may have it.
   bool knows(std::string_view path) { return find_given(path) != nullptr || is_section(path); }
+  // The key that a config may write so (an alias, a word without its section), or "".
+  std::string path_of(std::string_view written);
   std::vector<std::string> paths() const;               // every key, in the order of declaration
   std::string value_text(std::string_view path) const;  // the value as YAML
   // Records who changed the target afterwards: note("model.vocab", "auto: from the data").

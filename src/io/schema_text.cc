@@ -11,32 +11,6 @@
 namespace millrace {
 namespace {
 
-// Plain where YAML reads the same text back, otherwise in double quotes.
-std::string yaml_text(const std::string& text) {
-  auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '.' || c == '/' || c == '-';
-  };
-  const bool is_null = text == "null" || text == "Null" || text == "NULL";
-  if (!text.empty() && text[0] != '-' && !is_null && std::all_of(text.begin(), text.end(), plain)) {
-    return text;
-  }
-  std::string result = "\"";
-  for (char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      result += {'\\', c};
-    } else if (c == '\n') {
-      result += "\\n";
-    } else if (byte < 0x20 || byte == 0x7F) {
-      result += fmt::format("\\x{:02x}", byte);
-    } else {
-      result += c;
-    }
-  }
-  return result + "\"";
-}
-
 // In the largest unit that divides it, so that nothing is rounded.
 std::string exact_bytes(int64_t bytes) {
   static constexpr std::array<std::pair<const char*, int>, 4> kUnits = {

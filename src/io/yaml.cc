@@ -215,4 +215,33 @@ YamlNode parse_yaml(std::string_view text, const std::string& name) {
   return std::move(builder.root);
 }
 
+std::string yaml_quoted(std::string_view text) {
+  std::string result = "\"";
+  for (char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      result += {'\\', c};
+    } else if (c == '\n') {
+      result += "\\n";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      result += fmt::format("\\u{:04x}", byte);
+    } else {
+      result += c;
+    }
+  }
+  return result + "\"";
+}
+
+std::string yaml_text(std::string_view text) {
+  auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '/' || c == '-';
+  };
+  const bool is_null = text == "null" || text == "Null" || text == "NULL";
+  if (!text.empty() && text[0] != '-' && !is_null && std::all_of(text.begin(), text.end(), plain)) {
+    return std::string(text);
+  }
+  return yaml_quoted(text);
+}
+
 }  // namespace millrace

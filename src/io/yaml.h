@@ -40,4 +40,9 @@ size_t clean_text_length(std::string_view text);
 // with `where` = name:line:column. A text without content gives a null node.
 YamlNode parse_yaml(std::string_view text, const std::string& name);
 
+// A text as YAML: in double quotes, as JSON has it too.
+std::string yaml_quoted(std::string_view text);
+// Plain where YAML reads the same text back, otherwise quoted.
+std::string yaml_text(std::string_view text);
+
 }  // namespace millrace

@@ -214,6 +214,26 @@ std::vector<Example> yaml_examples() {
   };
 }
 
+std::vector<Example> config_edit_examples() {
+  const std::string long_key(1100, 'k');
+  return {
+      accepted("training:\n  batch_size: 1  # mine\ndata:\n  train:\n    - one.txt\n    - two\n"),
+      accepted("batch_size: 1\nrun_name: |\n  two\n  lines"),
+      accepted("{\n  \"training\": {\n    \"batch_size\": 1\n  },\n  \"run_name\": \"x\"\n}"),
+      accepted("training: {batch_size: 1,\n grad_accum: 1}\r\ndata: {train: [a,\n'b']} # c"),
+      accepted("? training.batch_size\n: 1\n? data\n: train:\n  - a\n"),
+      accepted("run_name: |+\n  a\n\n\n# end\n...\n"),
+      accepted("run_name: it's, a [b] #c # d\ntraining:\nruntime: ~\n"),
+      accepted("data:\n  train: x\n  # y"),
+      accepted("datasets:\n  ? " + long_key +
+               "\n  : {train: x}\nrun_name: \"a\n\n b\"\n? seed\n: 1\n"),
+      refused("training: 5\n", {"is a section", "input.yaml:1:11"}),
+      refused("- 1\n", {"holds no keys"}),
+      refused("batch_size: 1\ntraining: {batch_size: 2}\n", {"given twice"}),
+      refused("training: {batch_size: 1\n", {"not YAML"}),
+  };
+}
+
 std::vector<Example> command_examples() {
   return {
       accepted("seed=1"),

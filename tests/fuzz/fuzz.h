@@ -59,6 +59,7 @@ std::vector<Target> run_targets();    // what watch and compare read
 
 std::vector<Example> safetensors_examples();
 std::vector<Example> yaml_examples();
+std::vector<Example> config_edit_examples();
 std::vector<Example> command_examples();
 std::vector<Example> tokenizer_json_examples();
 std::vector<Example> utf8_examples();

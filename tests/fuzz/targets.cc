@@ -9,6 +9,7 @@
 #include "data/sentence_piece.h"
 #include "data/tokenizer.h"
 #include "data/word_tokenizer.h"
+#include "io/config_edit.h"
 #include "io/csv.h"
 #include "io/manifest.h"
 #include "io/safetensors.h"
@@ -175,6 +176,35 @@ Verdict configure(const std::string& place, Read read) {
 
 Verdict run_yaml(std::string_view bytes) {
   return configure("input.yaml", [&](Schema* schema) { schema->load_text(bytes, "input.yaml"); });
+}
+
+// What can be loaded can be edited, and then says the same but for the changes; anything else is an
+// Error or a text, too.
+Verdict run_config_edit(std::string_view bytes) {
+  static const std::vector<ConfigChange> kChanges = {{"training.batch_size", "3", "was 1; +200 %"},
+                                                     {"data.train", "[a, \"b, c\"]", "faster"},
+                                                     {"runtime.memory_limit", "1GiB", ""},
+                                                     {"run_name", "\"7\"", "a text"}};
+  static Configuration names;
+  std::string edited;
+  const Verdict edit = verdict_of(
+      "input.yaml", [&] { edited = edit_config(bytes, kChanges, names.schema, "input.yaml"); });
+  Configuration before;
+  const Verdict verdict =
+      verdict_of("input.yaml", [&] { before.schema.load_text(bytes, "input.yaml"); });
+  if (!verdict.accepted) return verdict;
+  require(edit.accepted, "what can be loaded cannot be edited");
+  for (const ConfigChange& change : kChanges)
+    before.schema.override_with(change.path + "=" + change.value);
+  Configuration after;
+  read_again([&] {
+    after.schema.load_text(edited, "edited.yaml");
+    return true;
+  });
+  require(values_of(&before.schema) == values_of(&after.schema), "an edit changed another key");
+  require(before.schema.alternative_names() == after.schema.alternative_names(),
+          "an edit changed the alternatives");
+  return verdict;
 }
 
 // Arguments as the system hands them over: separated by zero bytes.
@@ -586,6 +616,8 @@ std::vector<Target> make_targets() {
   std::vector<Target> all = {
       {"safetensors", run_safetensors, safetensors_examples, join({kNumbers, kJson, tensor_words})},
       {"yaml", run_yaml, yaml_examples, join({kNumbers, kJson, keys, yaml_words})},
+      {"config_edit", run_config_edit, config_edit_examples,
+       join({kNumbers, kJson, keys, yaml_words})},
       {"command", run_command, command_examples, join({kNumbers, kJson, keys, command_words})},
       {"tokenizer_json", run_tokenizer_json, tokenizer_json_examples,
        join({kNumbers, kJson, tokenizer_words})},
@@ -622,7 +654,8 @@ std::vector<Target> make_targets() {
   all[0].generate = generate_safetensors;
   all[0].has_length = true;
   all[1].good = {resolved};
-  all[2].good = assignments;
+  all[2].good = {resolved};
+  all[3].good = assignments;
   for (Target& target : all) {
     constexpr size_t kLongestSeed = 4096;
     for (Example& example : target.examples()) {
