@@ -21,7 +21,7 @@ body{margin:0 auto;padding:1.2rem;max-width:62rem;background:var(--page);color:v
 h1{font-size:1.5rem;margin:.2rem 0;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:2rem 0 .5rem;padding-bottom:.2rem;border-bottom:1px solid var(--edge)}
 p{margin:.5rem 0}
-.quiet{color:var(--quiet);font-size:.9rem}
+p.quiet{color:var(--quiet);font-size:.9rem}
 .verdict{font-size:1.1rem;padding:.7rem 1rem;background:var(--box);border-left:6px solid;overflow-wrap:anywhere}
 .facts{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0;padding:0}
 .facts div{flex:1 1 9rem;background:var(--box);padding:.5rem .8rem}
@@ -30,16 +30,20 @@ p{margin:.5rem 0}
 .dot{display:inline-block;width:.8em;height:.8em;margin-right:.45em;border-radius:2px}
 .wide{overflow-x:auto}
 .wide svg{display:block;width:100%;min-width:34rem}
+.wide.lanes svg{min-width:52rem}
+.wide table{min-width:36rem}
 table{border-collapse:collapse;width:100%;font-size:.92rem}
 th,td{text-align:left;padding:.35rem .6rem;border-bottom:1px solid var(--edge);vertical-align:top}
 td.n{text-align:right;white-space:nowrap}
 td{overflow-wrap:anywhere;min-width:4.5rem}
+td:first-child{min-width:6rem}
+.tried td:first-child{min-width:11rem}
 code{font-size:.92em}
 pre{background:var(--box);padding:.7rem 1rem;overflow-x:auto;font-size:.88rem;line-height:1.4}
-pre span{display:block;white-space:pre}
+pre span{display:block;white-space:pre-wrap;overflow-wrap:anywhere}
 li{overflow-wrap:anywhere}
 @media print{body{max-width:none;padding:0;font-size:11pt}svg,tr,pre,.facts,.verdict{break-inside:avoid}h2{break-after:avoid}
-*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}.wide svg{min-width:0}pre span{white-space:pre-wrap}}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}.wide svg,.wide.lanes svg,.wide table{min-width:0}}
 )";
 
 std::string section(std::string_view title, std::string_view body) {
@@ -75,10 +79,12 @@ std::string milliseconds(double seconds) {
 std::string budget_section(const Diagnosis& d) {
   const auto budget = budget_of(d.profile);
   const double total = std::accumulate(budget.begin(), budget.end(), 0.0);
+  constexpr double kSeen = 0.0005;  // less is 0.0 %, and nothing of it can be seen
   // One line high on any screen: its legend stands beside it as text.
   std::string s = budget_picture(budget) + "<ul class=\"legend\">";
   for (const Owner owner : owners_in_order(budget)) {
     const double its = budget[static_cast<size_t>(owner)];
+    if (its < kSeen * total) continue;
     s += fmt::format("<li>{}{}: {} ({:.1f} %)</li>\n", dot(owner_name(owner)), owner_words(owner),
                      milliseconds(its), 100 * its / total);
   }
@@ -109,7 +115,8 @@ std::string findings_section(const Diagnosis& d) {
 std::string tried_table(std::string_view title, const std::vector<Tried>& tried) {
   if (tried.empty()) return "";
   std::string s = fmt::format(
-      "<div class=\"wide\"><table><thead><tr><th>{}</th><th>speed</th><th>gain</th><th>memory</th>"
+      "<div class=\"wide "
+      "tried\"><table><thead><tr><th>{}</th><th>speed</th><th>gain</th><th>memory</th>"
       "<th>mathematics</th><th>verdict</th></tr></thead><tbody>\n",
       title);
   for (const TriedRow& row : tried_rows(tried))
@@ -135,9 +142,12 @@ std::string tried_section(const Diagnosis& d) {
         r.updates, human_seconds(r.seconds)));
     s += tried_table("alone", r.alone);
     if (r.together.size() > 1) s += tried_table("together, each over the line before", r.together);
-    if (r.confirmed)
-      s += fmt::format("<p>All together, from a cold start: <b>x{:.2f}</b> ({}).</p>\n",
+    if (r.confirmed) {
+      s += fmt::format("<p>All together, from a cold start: <b>x{:.2f}</b> ({}), by:</p>\n<pre>",
                        r.confirmed->ratio, gain_text(*r.confirmed));
+      for (const std::string& o : r.overrides) s += "<span>" + escaped(o) + "</span>";
+      s += "</pre>\n";
+    }
   }
   return section("What was tried", s);
 }
@@ -193,7 +203,8 @@ std::string roofline_section(const Diagnosis& d) {
 
 std::string lanes_section(const Diagnosis& d) {
   if (d.timeline.empty()) return "";
-  return section("Who worked when, in the last updates", picture(d.timeline));
+  return section("Who worked when, in the last updates",
+                 "<div class=\"wide lanes\">" + d.timeline + "</div>\n");
 }
 
 }  // namespace

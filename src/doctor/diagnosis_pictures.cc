@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <numeric>
 
@@ -24,16 +25,18 @@ std::string rate_text(double per_second, const char* unit) {
   return fmt::format("{:.3g} {}", per_second, unit);
 }
 
-// A logarithmic axis over whole powers of ten.
+// A logarithmic axis over what it is to show, at least two powers of ten.
 struct Axis {
-  double low = 0, high = 0;    // exponents
-  double from = 0, until = 0;  // pixels
+  double from, until;                                    // pixels
+  double low = std::numeric_limits<double>::infinity();  // exponents
+  double high = -low;
 
   void take(double value) {
-    const double exponent = std::log10(value);
-    if (low == high) low = std::floor(exponent), high = low + 1;
-    low = std::min(low, std::floor(exponent));
-    high = std::max(high, std::ceil(exponent));
+    low = std::min(low, std::log10(value) - 0.3);
+    high = std::max(high, std::log10(value) + 0.3);
+  }
+  void settle() {
+    if (const double more = 2 - (high - low); more > 0) low -= more / 2, high += more / 2;
   }
   double at(double value) const {
     return from + (until - from) * (std::log10(value) - low) / (high - low);
@@ -64,41 +67,49 @@ std::vector<Dot> dots_of(const nlohmann::ordered_json& profile) {
   return dots;
 }
 
-// Places for labels beside dots, none over another.
+struct Box {
+  double left, top, right, bottom;
+  bool meets(const Box& o) const {
+    return left < o.right && o.left < right && top < o.bottom && o.top < bottom;
+  }
+};
+
+// Places for labels beside dots: none over another, none over a dot where that can be had.
 class Labels {
  public:
-  std::string place(std::string_view text, double x, double y, double radius) {
-    const double w = 6.6 * static_cast<double>(text.size()), h = 13;
-    const double beside = radius + 5;
-    const std::pair<double, double> kPlaces[] = {
-        {x + beside, y + 4},          {x - beside - w, y + 4}, {x - w / 2, y - beside},
-        {x - w / 2, y + beside + 10}, {x + beside, y + 4 + h}, {x + beside, y + 4 - h}};
-    for (const auto& [left, base] : kPlaces) {
-      const Box box{left, base - h + 2, left + w, base + 2};
-      if (box.left < 72 || box.right > kWidth - 4 ||
-          std::ranges::any_of(taken_, [&](const Box& b) { return b.meets(box); }))
-        continue;
-      taken_.push_back(box);
-      return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", left, base, escaped(text));
-    }
-    return "";  // its title says it
-  }
+  std::vector<Box> dots, texts;
 
- private:
-  struct Box {
-    double left, top, right, bottom;
-    bool meets(const Box& o) const {
-      return left < o.right && o.left < right && top < o.bottom && o.top < bottom;
-    }
-  };
-  std::vector<Box> taken_;
+  std::string place(std::string_view text, double x, double y, double radius) {
+    const double w = 6.6 * static_cast<double>(text.size()), h = 13, beside = radius + 4;
+    for (const bool over_dots : {false, true})
+      for (const double away : {0.0, 10.0, 20.0, 34.0}) {
+        const std::pair<double, double> places[] = {
+            {x + beside + away, y + 4},     {x - beside - away - w, y + 4},
+            {x - w / 2, y - beside - away}, {x - w / 2, y + beside + away + 10},
+            {x + beside, y + 4 + away},     {x + beside, y + 4 - away}};
+        for (const auto& [left, base] : places) {
+          const Box box{left, base - h + 3, left + w, base + 3};
+          auto free = [&](const std::vector<Box>& taken) {
+            return std::ranges::none_of(taken, [&](const Box& b) { return b.meets(box); });
+          };
+          if (left < 90 || box.right > kWidth - 8 || !free(texts) || (!over_dots && !free(dots)))
+            continue;
+          texts.push_back(box);
+          return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", left, base,
+                             escaped(text));
+        }
+      }
+    return "";  // the dot's title says it
+  }
 };
 
 std::string line(double x1, double y1, double x2, double y2, std::string_view look) {
-  return fmt::format(
-      "<line class=\"line\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1,
-      x2, y2, look);
+  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1,
+                     x2, y2, look);
 }
+constexpr std::string_view kGrid = "class=\"line\" stroke-opacity=\"0.25\"",
+                           kEdge = "class=\"line\" stroke-width=\"2\"",
+                           kMark = "class=\"mark\" stroke-width=\"1.5\"";
 
 // One row of the picture of gains: a bar, or what happened instead of one.
 struct GainRow {
@@ -193,22 +204,24 @@ std::string roofline_picture(const nlohmann::ordered_json& profile) {
   if (!(flops > 0 && bytes > 0) || dots.empty()) return "";
   constexpr double kHeight = 440, kLeft = 84, kBottom = kHeight - 46, kTop = 24;
   constexpr size_t kLabelled = 6;
-  Axis x{0, 0, kLeft, kWidth - 14}, y{0, 0, kBottom, kTop};
+  Axis x{kLeft, kWidth - 14}, y{kBottom, kTop};
   const double ridge = flops / bytes;
   x.take(ridge);
   y.take(flops);
   for (const Dot& d : dots) x.take(d.intensity), y.take(d.rate);
+  x.settle();
+  y.settle();
   std::string s = picture_opening(kWidth, kHeight, "speed of each op over its arithmetic per byte");
-  for (double e = x.low; e <= x.high; ++e) {
+  for (double e = std::ceil(x.low); e <= x.high; ++e) {
     const double at = x.at(std::pow(10, e));
-    s += line(at, kTop, at, kBottom, "stroke-opacity=\"0.25\"");
+    s += line(at, kTop, at, kBottom, kGrid);
     s += fmt::format(
         "<text class=\"quiet\" x=\"{:.1f}\" y=\"{:.0f}\" text-anchor=\"middle\">{:g}</text>\n", at,
         kBottom + 17, std::pow(10, e));
   }
-  for (double e = y.low; e <= y.high; ++e) {
+  for (double e = std::ceil(y.low); e <= y.high; ++e) {
     const double at = y.at(std::pow(10, e));
-    s += line(kLeft, at, x.until, at, "stroke-opacity=\"0.25\"");
+    s += line(kLeft, at, x.until, at, kGrid);
     s += fmt::format(
         "<text class=\"quiet\" x=\"{:.0f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
         kLeft - 6, at + 4, rate_text(std::pow(10, e), "FLOP/s"));
@@ -218,29 +231,37 @@ std::string roofline_picture(const nlohmann::ordered_json& profile) {
       "read or written</text>\n",
       (kLeft + x.until) / 2, kHeight - 8);
   // The dots lie under the ceilings, for the lines to be seen.
-  for (const Dot& d : dots)
+  Labels labels;
+  auto radius = [](const Dot& d) { return std::max(2.5, 36 * std::sqrt(d.share)); };
+  for (const Dot& d : dots) {
+    const double at = x.at(d.intensity), up = y.at(d.rate), r = radius(d);
     s += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"{}\" fill-opacity=\"0.6\" "
         "stroke=\"{}\"><title>{}</title></circle>\n",
-        x.at(d.intensity), y.at(d.rate), std::max(2.5, 36 * std::sqrt(d.share)), colour("forward"),
-        colour("forward"), escaped(d.tip));
+        at, up, r, colour("forward"), colour("forward"), escaped(d.tip));
+    labels.dots.push_back({at - r, up - r, at + r, up + r});
+  }
   const double from = std::max(std::pow(10, x.low), std::pow(10, y.low) / bytes);
   const double x0 = x.at(from), y0 = y.at(from * bytes), x1 = x.at(ridge), y1 = y.at(flops);
-  s += line(x0, y0, x1, y1, "stroke-width=\"2\"");
-  s += line(x1, y1, x.until, y1, "stroke-width=\"2\"");
+  s += line(x0, y0, x1, y1, kEdge);
+  s += line(x1, y1, x.until, y1, kEdge);
   s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">products {}</text>\n",
                    x.until - 4, y1 - 7, rate_text(flops, "FLOP/s"));
-  if (x1 - x0 > 110)
+  labels.texts.push_back({x.until - 150, y1 - 20, x.until, y1});
+  // Along the slope and under it, near its foot.
+  const double length = std::hypot(x1 - x0, y1 - y0);
+  if (length > 130) {
+    const double part = 75 / length, middle = x0 + part * (x1 - x0), foot = y0 + part * (y1 - y0);
     s += fmt::format(
         "<text x=\"{0:.1f}\" y=\"{1:.1f}\" text-anchor=\"middle\" transform=\"rotate({2:.1f} "
-        "{0:.1f} {1:.1f})\" dy=\"-7\">memory {3}</text>\n",
-        (x0 + x1) / 2, (y0 + y1) / 2, 180 / std::numbers::pi * std::atan2(y1 - y0, x1 - x0),
+        "{0:.1f} {1:.1f})\" dy=\"15\">memory {3}</text>\n",
+        middle, foot, 180 / std::numbers::pi * std::atan2(y1 - y0, x1 - x0),
         rate_text(bytes, "B/s"));
-  Labels labels;
+    labels.texts.push_back({middle - 45, foot - 25, middle + 55, foot + 35});
+  }
   for (size_t i = 0; i < std::min(kLabelled, dots.size()); ++i)
     if (dots[i].share >= 0.01)
-      s += labels.place(dots[i].name, x.at(dots[i].intensity), y.at(dots[i].rate),
-                        std::max(2.5, 36 * std::sqrt(dots[i].share)));
+      s += labels.place(dots[i].name, x.at(dots[i].intensity), y.at(dots[i].rate), radius(dots[i]));
   return s + "</svg>\n";
 }
 
@@ -258,7 +279,6 @@ std::string gains_picture(const SearchResult& searched) {
   const double scale = (kWidth - 2 * kMargin) / (high - low);
   auto at = [&](double value) { return kMargin + scale * (value - low); };
   std::string s = picture_opening(kWidth, height, "what each change does to the speed, in percent");
-  s += line(at(0), 4, at(0), height - 4, "");
   double y = 4;
   for (const GainRow& r : rows) {
     if (r.heading) {
@@ -287,10 +307,11 @@ std::string gains_picture(const SearchResult& searched) {
         "{}</title></rect>\n",
         at(std::min(0.0, value)), y + 18, scale * std::abs(value), colour(r.verdict),
         escaped(r.title), escaped(r.verdict));
+    s += line(at(0), y + 16, at(0), y + 34, kMark);
     const double middle = y + 25, left = at(value - noise), right = at(value + noise);
-    s += line(left, middle, right, middle, "stroke-width=\"1.5\"");
-    s += line(left, middle - 4, left, middle + 4, "stroke-width=\"1.5\"");
-    s += line(right, middle - 4, right, middle + 4, "stroke-width=\"1.5\"");
+    s += line(left, middle, right, middle, kMark);
+    s += line(left, middle - 4, left, middle + 4, kMark);
+    s += line(right, middle - 4, right, middle + 4, kMark);
     y += kRow;
   }
   return s + "</svg>\n";

@@ -61,8 +61,10 @@ std::string picture_opening(double width, double height, std::string_view descri
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"picture\" viewBox=\"0 0 {:.0f} {:.0f}\" "
       "role=\"img\" aria-label=\"{}\" font-family=\"sans-serif\" font-size=\"12\">\n"
       "<style>.picture .b{{fill:#fff}}.picture text{{fill:#222}}.picture .quiet{{fill:#666}}"
-      ".picture .line{{stroke:#888;fill:none}}@media(prefers-color-scheme:dark){{"
-      ".picture .b{{fill:#181a1f}}.picture text{{fill:#ddd}}.picture .quiet{{fill:#aaa}}}}"
+      ".picture .line{{stroke:#888}}.picture "
+      ".mark{{stroke:#222}}@media(prefers-color-scheme:dark){{"
+      ".picture .b{{fill:#181a1f}}.picture text{{fill:#ddd}}.picture .quiet{{fill:#aaa}}"
+      ".picture .mark{{stroke:#ddd}}}}"
       "</style>\n<rect class=\"b\" width=\"100%\" height=\"100%\"/>\n",
       width, height, escaped(description));
 }

@@ -15,8 +15,8 @@ std::string shortened(std::string_view text, size_t characters);
 std::string_view colour(std::string_view name);
 
 // An <svg> that adapts to its width and to a dark page; the caller closes it. Class "b" is
-// background, "line" an axis, "quiet" text that steps back. The style holds for pictures only, so
-// that several can stand in one page.
+// background, "line" an axis, "mark" a line over colours, "quiet" text that steps back. The style
+// holds for pictures only, so that several can stand in one page.
 std::string picture_opening(double width, double height, std::string_view description);
 
 }  // namespace millrace
