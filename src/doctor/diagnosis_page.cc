@@ -36,7 +36,7 @@ table{border-collapse:collapse;width:100%;font-size:.92rem}
 th,td{text-align:left;padding:.35rem .6rem;border-bottom:1px solid var(--edge);vertical-align:top}
 td.n{text-align:right;white-space:nowrap}
 td{overflow-wrap:anywhere;min-width:4.5rem}
-td:first-child{min-width:6rem}
+.severity{white-space:nowrap}
 .tried td:first-child{min-width:11rem}
 code{font-size:.92em}
 pre{background:var(--box);padding:.7rem 1rem;overflow-x:auto;font-size:.88rem;line-height:1.4}
@@ -101,7 +101,8 @@ std::string findings_section(const Diagnosis& d) {
   for (const Finding& f : d.findings) {
     const auto severity = severity_name(severity_of(f.recoverable));
     s += fmt::format(
-        "<tr><td>{}{}</td><td>{}<br/><code>{}</code></td><td>{}</td><td>{:.1f} %</td></tr>\n",
+        "<tr><td class=\"severity\">{}{}</td><td>{}<br/><code>{}</code></td><td>{}</td><td>{:.1f} "
+        "%</td></tr>\n",
         dot(severity), severity, escaped(f.title), escaped(f.id), escaped(f.evidence),
         100 * f.recoverable);
   }
