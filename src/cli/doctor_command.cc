@@ -14,7 +14,7 @@
 #include "core/text.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
-#include "doctor/diagnosis.h"
+#include "doctor/diagnosis_page.h"
 #include "train/run_folder.h"
 #include "train/signals.h"
 
@@ -56,6 +56,36 @@ std::string now_text() {
   localtime_r(&now, &parts);
   char text[32];
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts)};
+}
+
+// As it could be typed into a shell again.
+std::string command_text(const DoctorArguments& a) {
+  const DoctorArguments usual;
+  std::string s = a.everything ? "millrace tune" : "millrace doctor";
+  auto word = [&](const std::string& text) {
+    constexpr std::string_view kPlain =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+    if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) {
+      s += " " + text;
+      return;
+    }
+    s += " '";
+    for (const char c : text) s += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    s += "'";
+  };
+  auto option = [&](const char* name, const std::string& value, const std::string& left_out) {
+    if (value == left_out) return;
+    word(name);
+    word(value);
+  };
+  if (!a.request.config.empty()) word(a.request.config);
+  for (const std::string& o : a.request.overrides) word(o);
+  option("--dataset", a.request.dataset, "");
+  option("--time-budget", a.time_budget, usual.time_budget);
+  option("--memory", a.memory, "");
+  option("--fail-on", a.fail_on, "");
+  if (a.quick) word("--quick");
+  return s;
 }
 
 // What is known of a run before anything is tried.
@@ -153,7 +183,12 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   const double trial_seconds = arguments.quick ? 1.5 : 3;
   const int64_t updates = updates_of_trial(measured(3), trial_seconds);
   say(fmt::format("{} updates as the config has them", updates));
+  runner.keeps_timeline = true;
   d.profile = measured(updates);
+  runner.keeps_timeline = false;
+  d.timeline =
+      read_file(fs::path(d.profile.profile.at("folder").get<std::string>()) / "timeline.svg");
+  d.command = command_text(arguments);
   d.config = request.config.empty() ? "the built-in quickstart" : request.config;
   d.machine = known.machine;
   d.precision = known.settings.precision;
@@ -189,12 +224,13 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   folder->write("run.json", record.dump(2) + "\n");
   folder->write("report.json", diagnosis_json(d).dump(2) + "\n");
   folder->write("report.md", diagnosis_markdown(d));
+  folder->write("report.html", diagnosis_page(d));
   folder->close();
   return d;
 }
 
 std::string ending(const Diagnosis& d, const fs::path& written) {
-  std::string s = fmt::format("\n{}: report.md, report.json", written.string());
+  std::string s = fmt::format("\n{}: report.html, report.md, report.json", written.string());
   if (!d.diff.empty())
     s += fmt::format(", config.optimized.yaml\n{}\nmillrace train {}", d.diff,
                      (written / "config.optimized.yaml").string());

@@ -11,10 +11,6 @@
 namespace millrace {
 namespace {
 
-std::string gain_text(const Gain& gain) {
-  return fmt::format("{:+.1f} % +-{:.1f}", 100 * (gain.ratio - 1), 100 * gain.noise * gain.ratio);
-}
-
 double speed(const Measured& m) { return m.tokens_per_second; }
 
 // By finding: what its best remedy saves, where one was tried.
@@ -27,33 +23,6 @@ std::optional<double> saved(const Finding& f, const SearchResult& searched) {
       best = std::max(best.value_or(0), share);
     }
   return best;
-}
-
-std::array<double, kOwners> budget_of(const Measured& m) {
-  std::array<double, kOwners> seconds{};
-  for (size_t i = 0; i < kOwners; ++i)
-    seconds[i] =
-        m.profile.at("budget_seconds").value(std::string(owner_name(static_cast<Owner>(i))), 0.0);
-  return seconds;
-}
-
-struct TableRow {
-  std::string what, speed, gain, memory, maths, verdict;
-};
-
-std::vector<TableRow> rows_of(const std::vector<Tried>& tried) {
-  std::vector<TableRow> rows;
-  for (const Tried& t : tried) {
-    const Measured& m = t.runs.front();
-    if (m.is_measured())
-      rows.push_back({t.remedy.title, fmt::format("x{:.2f}", t.gain.ratio), gain_text(t.gain),
-                      human_bytes(m.peak_bytes), std::string(maths_name(t.remedy.maths)),
-                      t.verdict});
-    else
-      rows.push_back(
-          {t.remedy.title, "-", "-", "-", std::string(maths_name(t.remedy.maths)), t.verdict});
-  }
-  return rows;
 }
 
 // How the losses of something that rounds otherwise or orders otherwise compare.
@@ -70,6 +39,33 @@ std::string parity_text(const SearchResult& s) {
 }
 
 }  // namespace
+
+std::string gain_text(const Gain& gain) {
+  return fmt::format("{:+.1f} % +-{:.1f}", 100 * (gain.ratio - 1), 100 * gain.noise * gain.ratio);
+}
+
+std::array<double, kOwners> budget_of(const Measured& m) {
+  std::array<double, kOwners> seconds{};
+  for (size_t i = 0; i < kOwners; ++i)
+    seconds[i] =
+        m.profile.at("budget_seconds").value(std::string(owner_name(static_cast<Owner>(i))), 0.0);
+  return seconds;
+}
+
+std::vector<TriedRow> tried_rows(const std::vector<Tried>& tried) {
+  std::vector<TriedRow> rows;
+  for (const Tried& t : tried) {
+    const Measured& m = t.runs.front();
+    if (m.is_measured())
+      rows.push_back({t.remedy.title, fmt::format("x{:.2f}", t.gain.ratio), gain_text(t.gain),
+                      human_bytes(m.peak_bytes), std::string(maths_name(t.remedy.maths)),
+                      t.verdict});
+    else
+      rows.push_back(
+          {t.remedy.title, "-", "-", "-", std::string(maths_name(t.remedy.maths)), t.verdict});
+  }
+  return rows;
+}
 
 void Diagnosis::settle() {
   if (searched)
@@ -114,7 +110,7 @@ std::string diagnosis_text(const Diagnosis& d) {
   if (!d.searched) return s;
   const SearchResult& r = *d.searched;
   auto table = [&](const std::vector<Tried>& tried) {
-    for (const TableRow& row : rows_of(tried))
+    for (const TriedRow& row : tried_rows(tried))
       s += fmt::format("  {:<46} {:>7} {:>16} {:>10}  {:<14}  {}\n", row.what, row.speed, row.gain,
                        row.memory, row.maths, row.verdict);
   };
@@ -169,7 +165,7 @@ std::string diagnosis_markdown(const Diagnosis& d) {
     s += fmt::format(
         "\n## {}\n\n| what | speed | gain | memory | mathematics | |\n|---|---|---|---|---|---|\n",
         title);
-    for (const TableRow& row : rows_of(tried))
+    for (const TriedRow& row : tried_rows(tried))
       s += fmt::format("| {} | {} | {} | {} | {} | {} |\n", row.what, row.speed, row.gain,
                        row.memory, row.maths, row.verdict);
   };

@@ -1,17 +1,22 @@
-// What `doctor` and `tune` found, and how they say it: for a terminal, as Markdown and as JSON.
+// What `doctor` and `tune` found, and how they say it: for a terminal, as Markdown and as JSON; as
+// a page with pictures: diagnosis_page.h.
 #pragma once
+#include <array>
 #include <optional>
 
 #include "doctor/search.h"
+#include "exec/ledger.h"
 
 namespace millrace {
 
 struct Diagnosis {
-  std::string config;  // as named on the command line
+  std::string config;   // as named on the command line
+  std::string command;  // all of it
   std::string machine, precision;
   bool on_host = true;
   std::string date;
   Measured profile;               // of the config as it is
+  std::string timeline;           // of that measurement, an SVG; empty: none
   std::vector<Finding> findings;  // see settle()
   std::optional<SearchResult> searched;
   std::vector<std::string> notes;  // what disturbs the measurement, what was not looked at
@@ -23,6 +28,14 @@ struct Diagnosis {
   Severity worst() const;
   std::string verdict() const;  // one sentence
 };
+
+// What every report says in the same words.
+std::string gain_text(const Gain& gain);  // "+12.3 % +-0.4"
+std::array<double, kOwners> budget_of(const Measured& m);
+struct TriedRow {
+  std::string what, speed, gain, memory, maths, verdict;
+};
+std::vector<TriedRow> tried_rows(const std::vector<Tried>& tried);
 
 std::string diagnosis_text(const Diagnosis& d);      // for a terminal
 std::string diagnosis_markdown(const Diagnosis& d);  // report.md

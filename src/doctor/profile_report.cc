@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/text.h"
+#include "doctor/picture.h"
 
 namespace millrace {
 namespace {
@@ -67,26 +68,6 @@ nlohmann::ordered_json rows_json(const Profile& p, const std::vector<LedgerRow>&
                     {"bytes", row.bytes / updates},
                     {"nodes", row.nodes}});
   return list;
-}
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text)
-    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return out;
-}
-
-// One class of colour for what is work of the model, for making batches, and for each kind of
-// waiting.
-std::string_view colour(std::string_view group) {
-  constexpr std::pair<std::string_view, std::string_view> kColours[] = {
-      {"forward", "#4c78a8"}, {"backward", "#f58518"},    {"optimizer", "#54a24b"},
-      {"run", "#9ecae9"},     {"input", "#72b7b2"},       {"input_wait", "#e45756"},
-      {"h2d", "#b279a2"},     {"idle_launch", "#d67195"}, {"checkpoint", "#9d755d"},
-      {"eval", "#eeca3b"},    {"logging", "#79706e"}};
-  for (const auto& [name, value] : kColours)
-    if (name == group) return value;
-  return "#bab0ac";
 }
 
 }  // namespace
@@ -188,13 +169,7 @@ std::string timeline_picture(const Timeline& timeline) {
   }
   const double scale = (kWidth - kLeft) / static_cast<double>(std::max<int64_t>(1, end - begin));
   const double height = kTop + kRow * static_cast<double>(timeline.lanes().size()) + 30;
-  std::string s = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n"
-      "<style>.b{{fill:#fff}}text{{fill:#222}}@media(prefers-color-scheme:dark){{.b{{fill:#181a1f}}"
-      "text{{fill:#ddd}}}}</style>\n"
-      "<rect class=\"b\" width=\"100%\" height=\"100%\"/>\n",
-      kWidth + 10, height);
+  std::string s = picture_opening(kWidth + 10, height, "who worked when, and what was waited for");
   for (size_t lane = 0; lane < timeline.lanes().size(); ++lane)
     s += fmt::format("<text x=\"4\" y=\"{:.0f}\">{}</text>\n",
                      kTop + kRow * static_cast<double>(lane) + 18, escaped(timeline.lanes()[lane]));

@@ -89,7 +89,8 @@ Measured TrialRunner::operator()(const std::vector<std::string>& overrides, int6
   if (m.profile.contains("device_bytes")) m.peak_bytes = m.profile["device_bytes"].get<int64_t>();
   // The record stays; the trace of a trial nobody looks at.
   const fs::path run = m.profile.at("folder").get<std::string>();
-  for (const char* file : {"trace.json.gz", "timeline.svg"}) fs::remove(run / file);
+  fs::remove(run / "trace.json.gz");
+  if (!keeps_timeline) fs::remove(run / "timeline.svg");
   return m;
 }
 

@@ -32,7 +32,8 @@ using TryOut = std::function<Measured(const std::vector<std::string>& overrides,
 struct TrialRunner {
   std::vector<std::string> request;  // config and overrides, as on a command line
   fs::path folder;
-  double limit_seconds = 600;  // of one
+  double limit_seconds = 600;   // of one
+  bool keeps_timeline = false;  // timeline.svg stays in the folder of the trial
 
   Measured operator()(const std::vector<std::string>& overrides, int64_t updates) const;
 };

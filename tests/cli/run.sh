@@ -228,6 +228,42 @@ rm -rf profiled
 refused "profile of too few updates" 2 '--steps' -- profile good.yaml --steps 2
 refused "profile of what does not fit" 3 'remedy:' -- profile good.yaml runtime.memory_limit=1KB
 
+# --- doctor
+small=(model.d_model=32 model.num_layers=1 training.max_steps=50 data.grammar_chars=100000 runs_folder=diagnosed)
+run doctor "${small[@]}" --quick
+problem=
+[ "$code" -eq 0 ] || problem+="  exit code $code"
+for word in machine 'an update' residual report.html report.md report.json; do
+  grep -qF -e "$word" "$work/out" || problem+="  the report lacks \`$word\`"$'\n'
+done
+for file in report.html report.md report.json run.json trials/*/2*/timeline.svg; do
+  compgen -G "diagnosed/*-doctor/2*/$file" >/dev/null || problem+="  no $file"$'\n'
+done
+compgen -G 'diagnosed/*-doctor/2*/trials/*/2*/trace.json.gz' >/dev/null && problem+="  a trace is left"$'\n'
+is_json diagnosed/*-doctor/2*/report.json || problem+="  report.json is not JSON"$'\n'
+for word in '<!DOCTYPE html>' '<svg ' 'forward pass' 'millrace doctor model.d_model=32' '</html>'; do
+  grep -qF -e "$word" diagnosed/*-doctor/2*/report.html || problem+="  report.html lacks \`$word\`"$'\n'
+done
+report "doctor --quick" "$problem"
+rm -rf diagnosed
+# Too many cores left idle to be passed over, unless there is one only.
+if [ "$(nproc)" -gt 1 ]; then
+  run doctor "${small[@]}" runtime.threads=1 --quick --json --fail-on low
+  problem=
+  [ "$code" -eq 4 ] || problem+="  exit code $code, expected 4"$'\n'
+  is_json "$work/out" || problem+="  not JSON"$'\n'
+  [ "$(field severity "$work/out")" = none ] && problem+="  nothing was found"$'\n'
+  grep -qF 'host.threads' "$work/out" || problem+="  host.threads was not found"$'\n'
+  report "doctor --json --fail-on" "$problem"
+  rm -rf diagnosed
+fi
+for budget in soon 0 -5m 5x 1e9h nan; do
+  refused "doctor --time-budget $budget" 2 '--time-budget' 'expected' '90s, 5m, 1h' 'remedy:' -- doctor "${small[@]}" "--time-budget=$budget"
+done
+refused "doctor --fail-on" 2 '--fail-on' 'low, medium or high' 'remedy:' -- doctor "${small[@]}" --fail-on awful
+refused "tune --time-budget" 2 '--time-budget' '90s, 5m, 1h' -- tune "${small[@]}" --time-budget soon
+refused "doctor of what does not fit" 3 'remedy:' -- doctor "${small[@]}" --memory 1KB
+
 run plan good.yaml --json --why
 is_json "$work/out" && grep -q '"kernel"' "$work/out"
 report "plan --json --why" "$([ $? -eq 0 ] || echo '  not JSON, or without kernels')"
