@@ -15,6 +15,8 @@
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "doctor/diagnosis_page.h"
+#include "io/config_edit.h"
+#include "io/unified_diff.h"
 #include "train/run_folder.h"
 #include "train/signals.h"
 
@@ -93,7 +95,7 @@ struct Known {
   Settings settings;
   bool on_host = true, packable = false, recomputes = false;
   int64_t vocabulary = 0, words = 0, others_bytes = 0;
-  std::string machine, batching, fast_precision, config_text, run_name;
+  std::string machine, batching, fast_precision;
 };
 
 // The device is given back before trials take it.
@@ -120,7 +122,6 @@ Known look(const RunRequest& request) {
   k.machine = k.on_host ? cpu::machine_name() : backend->name();
   k.batching = resolved_batching(s.data.batching, run->data.set, takes.packed_rows);
   k.fast_precision = precision_name(backend->usual_precision());
-  k.config_text = run->config_text;
   return k;
 }
 
@@ -144,6 +145,28 @@ void check_idle(const Known& known, bool allowed, std::vector<std::string>& note
                  .remedy = "wait; `millrace plan` and `millrace watch` disturb nobody; or "
                            "--allow-busy, for figures that are worth less"});
   notes.push_back(got + ": these figures are worth less");
+}
+
+// The config with what was kept, each key with what it gave, and with what the command line said.
+std::string optimized_config(const RunRequest& request, const SearchResult& r, Diagnosis& d) {
+  const auto run = load_settings(request);
+  std::vector<ConfigChange> changes;
+  auto change = [&](const std::string& assignment, const std::string& comment) {
+    const size_t at = assignment.find('=');
+    const std::string written = assignment.substr(0, at);
+    const std::string path = run->schema.path_of(written.substr(written.find_first_not_of('+')));
+    std::erase_if(changes, [&](const ConfigChange& c) { return c.path == path; });
+    changes.push_back({path, assignment.substr(at + 1), comment});
+  };
+  for (const std::string& o : request.overrides) change(o, "");
+  for (const Tried& t : r.together)
+    if (t.kept)
+      for (const std::string& o : t.remedy.overrides)
+        change(o, fmt::format("{:+.0f} % +-{:.0f}, {}", 100 * (t.gain.ratio - 1),
+                              100 * t.gain.noise * t.gain.ratio, maths_name(t.remedy.maths)));
+  const std::string text = edit_config(run->config_text, changes, run->schema, d.config);
+  d.diff = unified_diff(run->config_text, text, d.config, "config.optimized.yaml");
+  return text;
 }
 
 // Measures, examines, tries, and writes what came out into a folder of its own.
@@ -214,6 +237,8 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
       say(fmt::format("{:>6}  trying: {}", human_seconds(seconds_since(begin)), what));
     };
     d.searched = search(runner, d.profile, updates, std::move(remedies), options);
+    if (d.searched->is_faster())
+      folder->write("config.optimized.yaml", optimized_config(arguments.request, *d.searched, d));
   }
   d.settle();
   nlohmann::ordered_json record = {{"id", folder->id()},
@@ -222,7 +247,9 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
                                    {"machine", d.machine},
                                    {"version", MILLRACE_VERSION}};
   folder->write("run.json", record.dump(2) + "\n");
-  folder->write("report.json", diagnosis_json(d).dump(2) + "\n");
+  folder->write(
+      "report.json",
+      diagnosis_json(d).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   folder->write("report.md", diagnosis_markdown(d));
   folder->write("report.html", diagnosis_page(d));
   folder->close();

@@ -136,7 +136,7 @@ class Searcher {
 }  // namespace
 
 int64_t updates_of_trial(const Measured& look, double trial_seconds) {
-  const double wanted = trial_seconds / std::max(1e-6, look.update_seconds);
+  const double wanted = trial_seconds / std::max(1e-6, look.paced_seconds);
   return std::clamp<int64_t>(std::llround(wanted), 8, 200);
 }
 

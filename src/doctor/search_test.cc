@@ -104,9 +104,9 @@ TEST(Search, WhatHasNoTimeIsNamed) {
 }
 
 TEST(Search, UpdatesOfATrialFillItsTime) {
-  auto updates = [](double update_seconds) {
+  auto updates = [](double seconds) {
     Measured look;
-    look.update_seconds = update_seconds;
+    look.paced_seconds = seconds;
     return updates_of_trial(look, 3);
   };
   EXPECT_EQ(updates(0.1), 30);

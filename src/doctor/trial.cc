@@ -84,6 +84,7 @@ Measured TrialRunner::operator()(const std::vector<std::string>& overrides, int6
   m.profile = nlohmann::ordered_json::parse(child.out);
   m.tokens_per_second = m.profile.at("useful_tokens_per_second").get<double>();
   m.update_seconds = m.profile.at("update_seconds").at("mean").get<double>();
+  m.paced_seconds = m.profile.at("seconds_with_occasions").get<double>();
   m.noise = m.profile.at("update_seconds").at("noise_share").get<double>();
   m.loss = m.profile.at("mean_loss").get<double>();
   if (m.profile.contains("device_bytes")) m.peak_bytes = m.profile["device_bytes"].get<int64_t>();

@@ -16,6 +16,7 @@ struct Measured {
   std::string reason;            // of any other outcome, a sentence
   double tokens_per_second = 0;  // useful ones, with validation and checkpoints at their pace
   double update_seconds = 0;     // one update, without those
+  double paced_seconds = 0;      // with them
   double noise = 0;              // between parts of this measurement, as a share
   double loss = 0;               // mean of the measured updates
   int64_t peak_bytes = 0;        // of the device, or resident on the host
