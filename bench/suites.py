@@ -24,7 +24,7 @@ def seq2seq(layers, width, vocab, length, batch):
         "task": "train",
         "config": "translator.yaml",
         "model": {"type": "seq2seq", "d_model": width, "num_layers": layers, "num_heads": width // 64, "vocab_size": vocab,
-                  "d_ff": 4 * width, "dropout": 0},
+                  "d_ff": 4 * width, "dropout": 0, "norm_position": "pre"},
         "training": ADAMW | {"label_smoothing": 0, "ema_decay": 0},
         "batch": batch,
         "length": length,
