@@ -21,8 +21,8 @@ class Searcher {
     for (Remedy& remedy : remedies) {
       if (remedy.ceiling < Gain::kLeast)
         leave_out(remedy, fmt::format("could save at most {:.1f} %", 100 * remedy.ceiling));
-      // Half of the time is for what comes behind: all together, and once more.
-      else if (elapsed() + 3 * longest_ > 0.6 * options_.budget_seconds)
+      // Some of the time is for what comes behind: all together, and once more.
+      else if (elapsed() + (3 + faster_ + kConfirming) * usual() > options_.budget_seconds)
         leave_out(remedy, "the time was up");
       else
         result_.alone.push_back(one(std::move(remedy)));
@@ -51,14 +51,17 @@ class Searcher {
                        winner->remedy.overrides.end());
       if (result_.overrides.empty()) {
         joined.runs = winner->runs;
-      } else if (elapsed() + 4 * longest_ > options_.budget_seconds) {
+      } else if (elapsed() + (1 + kConfirming) * usual() > options_.budget_seconds) {
         leave_out(winner->remedy, "faster alone; the time was up to try it with the others");
         continue;
       } else {
         options_.say("and " + winner->remedy.title);
         joined.runs = {run(overrides)};
       }
-      if (joined.runs.front().is_measured()) joined.gain = gain_of(best, joined.runs);
+      if (result_.overrides.empty())
+        joined.gain = winner->gain;
+      else if (joined.runs.front().is_measured())
+        joined.gain = gain_of(best, joined.runs);
       joined.verdict = verdict_of(joined);
       joined.kept = joined.verdict == kFaster;
       if (joined.kept) {
@@ -72,8 +75,9 @@ class Searcher {
   void confirm() {
     if (result_.overrides.empty()) return;
     std::vector<Measured> before, after;
-    for (int turn = 0; turn < 2; ++turn) {
-      options_.say(fmt::format("once more, all together, turn {} of 2", turn + 1));
+    for (int turn = 0; turn < kConfirming / 2; ++turn) {
+      options_.say(
+          fmt::format("once more, all together, turn {} of {}", turn + 1, kConfirming / 2));
       before.push_back(run({}));
       after.push_back(run(result_.overrides));
       if (!before.back().is_measured() || !after.back().is_measured()) return;
@@ -87,6 +91,8 @@ class Searcher {
 
  private:
   static constexpr const char* kFaster = "faster";
+  static constexpr int kConfirming = 4;                              // runs of the last comparison
+  double usual() const { return runs_ > 0 ? seconds_ / runs_ : 0; }  // seconds of a run
 
   void leave_out(const Remedy& remedy, const std::string& why) {
     result_.left_out.push_back(fmt::format("{}: {}", remedy.title, why));
@@ -94,7 +100,8 @@ class Searcher {
   Measured run(const std::vector<std::string>& overrides) {
     const int64_t start = now_ns();
     Measured m = try_out_(overrides, result_.updates);
-    longest_ = std::max(longest_, seconds_since(start));
+    seconds_ += seconds_since(start);
+    ++runs_;
     return m;
   }
   std::string verdict_of(const Tried& t) const {
@@ -123,6 +130,7 @@ class Searcher {
       }
     }
     t.verdict = verdict_of(t);
+    faster_ += t.verdict == kFaster ? 1 : 0;
     return t;
   }
 
@@ -130,7 +138,8 @@ class Searcher {
   const SearchOptions& options_;
   SearchResult& result_;
   const int64_t begin_ = now_ns();
-  double longest_ = 0;
+  double seconds_ = 0;  // of all runs
+  int runs_ = 0, faster_ = 0;
 };
 
 }  // namespace

@@ -47,7 +47,7 @@ std::vector<fs::path> all_configs() {
   std::vector<fs::path> files;
   for (const char* folder : {"/configs", "/tests/seeds"})
     for (const auto& item : fs::directory_iterator(std::string(MILLRACE_SOURCE_DIR) + folder))
-      if (item.path().extension() != ".sh") files.push_back(item.path());
+      if (item.is_regular_file() && item.path().extension() != ".sh") files.push_back(item.path());
   std::sort(files.begin(), files.end());
   return files;
 }
