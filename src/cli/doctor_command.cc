@@ -182,7 +182,7 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   const int64_t begin = now_ns();
   Diagnosis d;
   const Known known = look(request);
-  check_idle(known, arguments.allow_busy, d.notes);
+  check_idle(known, arguments.allow_busy || arguments.quick, d.notes);
   const auto folder =
       RunFolder::create(known.settings.runs_folder,
                         known.settings.run_name + (everything ? "-tune" : "-doctor"), false);
