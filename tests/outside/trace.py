@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""The trace of `millrace profile` judged from outside: read by PyTorch's HolisticTraceAnalysis, and by Perfetto's own loader
-where that can be had (PyPI's `perfetto` fetches it from the network).
+"""The trace of `millrace profile` judged from outside: read by PyTorch's HolisticTraceAnalysis. (By Perfetto: perfetto_page.py.)
 
-  tests/outside/trace.py BINARY     needs HolisticTraceAnalysis, and perfetto if possible; exit 1 on a difference
+  tests/outside/trace.py BINARY     needs HolisticTraceAnalysis; exit 1 on a difference
 
-Both must find every span of the file on its lane, none dropped for overlapping another, and as much time in products as the
+It must find every span of the file on its lane, none dropped for overlapping another, and as much time in products as the
 file has.
 """
 import collections
@@ -44,16 +43,8 @@ def spans_of_hta(path, lanes):
     return dict(found)
 
 
-def spans_of_perfetto(path):
-    from perfetto.trace_processor import TraceProcessor
-    rows = TraceProcessor(trace=str(path)).query(
-        "select thread.name as lane, slice.name as name, count(*) as n, sum(slice.dur) as ns from slice "
-        "join thread_track on slice.track_id = thread_track.id join thread using (utid) group by 1, 2")
-    return {(r.lane, r.name): [r.n, r.ns * 1e-3] for r in rows}
-
-
-def differences(wanted, found, unit):
-    """`unit`: what a reader rounds times to, in microseconds."""
+def differences(wanted, found):
+    unit = 2.0  # microseconds: the reader rounds times to whole ones
     for key in wanted.keys() | found.keys():
         count, time = wanted.get(key, (0, 0))
         got_count, got_time = found.get(key, (0, 0))
@@ -64,7 +55,6 @@ def differences(wanted, found, unit):
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__.strip())
-    failed = False
     with tempfile.TemporaryDirectory(prefix="millrace-trace-") as temp:
         done = subprocess.run([sys.argv[1], "profile", "--json", "--steps", "20", f"runs_folder={temp}", *MODEL], capture_output=True, text=True)
         if done.returncode != 0:
@@ -72,16 +62,9 @@ def main():
         path = pathlib.Path(json.loads(done.stdout)["folder"]) / "trace.json.gz"
         lanes, wanted = spans_of_file(path)
         print(f"{sum(n for n, _ in wanted.values())} spans on {len(lanes)} lanes")
-        for reader, read, unit in (("HolisticTraceAnalysis", lambda: spans_of_hta(path, lanes), 2.0), ("Perfetto", lambda: spans_of_perfetto(path), 0.01)):
-            try:
-                found = read()
-            except (ImportError, subprocess.CalledProcessError) as error:  # the reader is not to be had
-                print(f"{reader}: SKIPPED, {str(error).splitlines()[0][:120]}")
-                continue
-            faults = list(differences(wanted, found, unit))
-            failed = failed or bool(faults)
-            print(f"{reader}: {'; '.join(faults[:3]) or 'the same'}")
-    return 1 if failed else 0
+        faults = list(differences(wanted, spans_of_hta(path, lanes)))
+        print(f"HolisticTraceAnalysis: {'; '.join(faults[:3]) or 'the same'}")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
