@@ -197,9 +197,8 @@ std::string ledger_report(const TrainResult& result, const Ceiling& ceiling) {
   table("by op", rows_by_op(ledger, ceiling));
   if (ceiling.flops > 0)
     s += fmt::format(
-        "  (of limit: each node at {:.1f} GFLOP/s in products or {:.1f} GB/s in copies, both "
-        "measured here, whichever takes longer; over 100 % where a cache is read)\n",
-        ceiling.flops * 1e-9, ceiling.bytes * 1e-9);
+        "  (of limit: each node at the ceiling measured here, whichever takes longest: {})\n",
+        ceiling_text(ceiling));
   return s;
 }
 

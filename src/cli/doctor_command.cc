@@ -4,6 +4,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "cli/advice.h"
 #include "cli/commands.h"
 #include "cli/data_progress.h"
 #include "cli/device.h"
@@ -15,6 +16,8 @@
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "doctor/diagnosis_page.h"
+#include "doctor/fit.h"
+#include "doctor/machine_profile.h"
 #include "io/config_edit.h"
 #include "io/unified_diff.h"
 #include "train/run_folder.h"
@@ -93,16 +96,54 @@ std::string command_text(const DoctorArguments& a) {
 // What is known of a run before anything is tried.
 struct Known {
   Settings settings;
-  bool on_host = true, packable = false, recomputes = false;
-  int64_t vocabulary = 0, words = 0, others_bytes = 0;
-  std::string machine, batching, fast_precision;
+  bool on_host = true, packable = false;
+  std::string saving;  // what is computed twice or cut, to fit
+  int64_t vocabulary = 0, words = 0;
+  std::string machine, data, batching, fast_precision;
+};
+
+// Trials beside other work would measure that work too, and disturb it. Asked before anything that
+// takes time of its own.
+class Idleness {
+ public:
+  Idleness(bool allowed, std::vector<std::string>& notes) : allowed_(allowed), notes_(notes) {}
+
+  void check_host() {
+    constexpr double kBusy = 0.3;
+    if (const double busy = busy_share(0.5); busy > kBusy)
+      taken(cpu::machine_name(), fmt::format("{:.0f} % of {} cores are used by others", 100 * busy,
+                                             cpu::usable_cores()));
+  }
+  void check(const Backend& device) {
+    constexpr int64_t kOthers = int64_t{1} << 30;
+    const auto vitals = device.vitals();
+    const int64_t others = vitals ? vitals->others_bytes.value_or(0) : 0;
+    if (others > kOthers)
+      taken(device.name(),
+            fmt::format("{} of the device's memory are taken by others", human_bytes(others)));
+  }
+
+ private:
+  void taken(const std::string& where, const std::string& got) {
+    if (allowed_) return notes_.push_back(got + ": these figures are worth less");
+    throw Error({.code = ErrorCode::failure,
+                 .what = "others are at work here: trials would measure them too, and disturb them",
+                 .where = where,
+                 .expected = "a device that nobody else uses",
+                 .got = got,
+                 .remedy = "wait; `millrace plan` and `millrace watch` disturb nobody; or "
+                           "--allow-busy, for figures that are worth less"});
+  }
+  bool allowed_;
+  std::vector<std::string>& notes_;
 };
 
 // The device is given back before trials take it.
-Known look(const RunRequest& request) {
+Known look(const RunRequest& request, Idleness& idleness) {
   DataProgress progress;
   const auto run = load_run(request, progress);
   const auto backend = open_device(*run, [](const std::string&) {});
+  idleness.check(*backend);
   settle_batch(*run, *backend, progress, [](const std::string&) {});
   const Settings& s = run->settings;
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
@@ -113,38 +154,16 @@ Known look(const RunRequest& request) {
   k.settings = s;
   k.on_host = backend->on_host();
   k.packable = takes.packed_rows;
-  k.recomputes = programs.passes.recompute.cheap || programs.passes.recompute.whole_layers > 0;
+  k.saving = saving_text(programs);
   if (!takes.states) {
     k.vocabulary = run->model->vocab_size();
     k.words = run->data.set.vocab_size;
   }
-  if (const auto vitals = backend->vitals()) k.others_bytes = vitals->others_bytes.value_or(0);
   k.machine = k.on_host ? cpu::machine_name() : backend->name();
+  k.data = run->data.set.description();
   k.batching = resolved_batching(s.data.batching, run->data.set, takes.packed_rows);
   k.fast_precision = precision_name(backend->usual_precision());
   return k;
-}
-
-// Trials beside other work would measure that work too, and disturb it.
-void check_idle(const Known& known, bool allowed, std::vector<std::string>& notes) {
-  constexpr double kBusy = 0.3;
-  constexpr int64_t kOthers = int64_t{1} << 30;
-  std::string got;
-  if (known.others_bytes > kOthers)
-    got = fmt::format("{} of the device's memory are taken by others",
-                      human_bytes(known.others_bytes));
-  else if (const double busy = busy_share(0.5); busy > kBusy)
-    got = fmt::format("{:.0f} % of {} cores are used by others", 100 * busy, cpu::usable_cores());
-  if (got.empty()) return;
-  if (!allowed)
-    throw Error({.code = ErrorCode::failure,
-                 .what = "others are at work here: trials would measure them too, and disturb them",
-                 .where = known.machine,
-                 .expected = "a device that nobody else uses",
-                 .got = got,
-                 .remedy = "wait; `millrace plan` and `millrace watch` disturb nobody; or "
-                           "--allow-busy, for figures that are worth less"});
-  notes.push_back(got + ": these figures are worth less");
 }
 
 // The config with what was kept, each key with what it gave, and with what the command line said.
@@ -169,6 +188,20 @@ std::string optimized_config(const RunRequest& request, const SearchResult& r, D
   return text;
 }
 
+// Where the device works most of the time, only another problem is clearly faster.
+bool worth_advice(const Diagnosis& d) {
+  constexpr double kMost = 0.5;
+  double work = 0, all = 0;
+  const auto budget = budget_of(d.profile);
+  for (size_t i = 0; i < kOwners; ++i) {
+    const auto owner = static_cast<Owner>(i);
+    all += budget[i];
+    if (owner == Owner::forward || owner == Owner::backward || owner == Owner::optimizer)
+      work += budget[i];
+  }
+  return work > kMost * all;
+}
+
 // Measures, examines, tries, and writes what came out into a folder of its own.
 Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& written) {
   auto say = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
@@ -181,8 +214,10 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   const double budget = parse_budget(arguments.time_budget);
   const int64_t begin = now_ns();
   Diagnosis d;
-  const Known known = look(request);
-  check_idle(known, arguments.allow_busy || arguments.quick, d.notes);
+  (void)load_settings(request);  // a fault of the config is told first
+  Idleness idleness(arguments.allow_busy || arguments.quick, d.notes);
+  idleness.check_host();
+  const Known known = look(request, idleness);
   const auto folder =
       RunFolder::create(known.settings.runs_folder,
                         known.settings.run_name + (everything ? "-tune" : "-doctor"), false);
@@ -214,6 +249,7 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   d.command = command_text(arguments);
   d.config = request.config.empty() ? "the built-in quickstart" : request.config;
   d.machine = known.machine;
+  d.data = known.data;
   d.precision = known.settings.precision;
   d.on_host = known.on_host;
   d.date = now_text();
@@ -221,7 +257,7 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
                             known.on_host,    static_cast<int64_t>(cpu::usable_cores()),
                             known.vocabulary, known.words,
                             known.batching,   known.packable,
-                            known.recomputes, known.fast_precision};
+                            known.saving,     known.fast_precision};
   d.findings = examine(situation);
   if (!arguments.quick) {
     std::vector<Remedy> remedies;
@@ -241,6 +277,13 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
       folder->write("config.optimized.yaml", optimized_config(arguments.request, *d.searched, d));
   }
   d.settle();
+  if (worth_advice(d)) {
+    DataProgress progress;
+    const auto run = load_run(request, progress);
+    const auto backend = open_device(*run, [](const std::string&) {});
+    settle_batch(*run, *backend, progress, [](const std::string&) {});
+    d.advice = advise(request, *run, *backend, recall_machine(*backend));
+  }
   nlohmann::ordered_json record = {{"id", folder->id()},
                                    {"name", written.parent_path().filename().string()},
                                    {"status", everything ? "tune" : "doctor"},

@@ -23,6 +23,11 @@ int profile_command(const ProfileArguments& arguments) {
   const auto run = load_run(arguments.request, progress);
   const auto backend = open_device(*run, say);
   settle_batch(*run, *backend, progress, [&](const std::string& text) { say("batch    " + text); });
+  // A part of validation tells what all of it takes.
+  constexpr int64_t kValidated = 24;
+  if (run->data.validation)
+    run->data.validation_stride =
+        std::max<int64_t>(1, run->data.validation->batches_per_epoch() / kValidated);
   const Settings& s = run->settings;
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
   if (s.memory_limit > 0 && programs.needed_bytes() > s.memory_limit)

@@ -9,6 +9,7 @@
 #include "core/text.h"
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
+#include "cpu/memory_ceiling.h"
 #include "exec/bound_node.h"
 
 namespace millrace::cpu {
@@ -129,7 +130,7 @@ class CpuBackend : public Backend {
   std::string name() const override { return "cpu"; }
   DeviceKind kind() const override { return {machine_name(), machine_fingerprint()}; }
   Ceiling measure_ceiling(Precision) override {
-    return {measure_sgemm_ceiling(), measure_copy_ceiling()};
+    return {measure_sgemm_ceiling(), measure_memory_ceiling(), measure_cache_ceilings()};
   }
   std::string choices() const override { return gemm_choices(); }
   void pin_choices(const std::string& choices) override { gemm_pin_choices(choices); }

@@ -429,19 +429,4 @@ double measure_sgemm_ceiling() {
   return best;
 }
 
-double measure_copy_ceiling() {
-  constexpr int64_t kFloats = 32 << 20, kPiece = 1 << 18;
-  std::vector<float> from(kFloats, 0.5f), to(from);
-  double best = 0;
-  for (int i = 0; i < 4; ++i) {
-    const int64_t start = now_ns();
-    parallel_ranges(kFloats, kPiece, [&](int64_t begin, int64_t end) {
-      std::copy(from.begin() + begin, from.begin() + end, to.begin() + begin);
-    });
-    best =
-        std::max(best, 2.0 * static_cast<double>(kFloats) * sizeof(float) / seconds_since(start));
-  }
-  return best;
-}
-
 }  // namespace millrace::cpu

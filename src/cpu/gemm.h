@@ -87,7 +87,5 @@ void gemm_warm_up();
 // Best rate seen over a few large square products, in FLOP/s: the ceiling that shares are printed
 // against.
 double measure_sgemm_ceiling();
-// The same for copies that no cache holds, in bytes/s, read and written.
-double measure_copy_ceiling();
 
 }  // namespace millrace::cpu

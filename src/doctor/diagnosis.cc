@@ -52,6 +52,15 @@ std::array<double, kOwners> budget_of(const Measured& m) {
   return seconds;
 }
 
+std::vector<std::string> advice_lines(const Diagnosis& d) {
+  std::vector<std::string> lines;
+  for (const Advice& a : d.advice)
+    lines.push_back(
+        fmt::format("x{:.2f} predicted: {} ({}){}", a.ratio, a.meaning, a.change,
+                    a.bytes_saved > 0 ? fmt::format(", {} less", human_bytes(a.bytes_saved)) : ""));
+  return lines;
+}
+
 std::vector<TriedRow> tried_rows(const std::vector<Tried>& tried) {
   std::vector<TriedRow> rows;
   for (const Tried& t : tried) {
@@ -92,7 +101,7 @@ std::string Diagnosis::verdict() const {
 
 std::string diagnosis_text(const Diagnosis& d) {
   const auto& p = d.profile.profile;
-  std::string s = fmt::format("machine   {} in {}\n", d.machine, d.precision);
+  std::string s = fmt::format("machine   {} in {}\ndata      {}\n", d.machine, d.precision, d.data);
   s += fmt::format(
       "time      an update {} +-{:.1f} %, {} tokens/s, {:.1f} % of the places hold one\n",
       human_seconds(d.profile.update_seconds), 100 * d.profile.noise, human_count(speed(d.profile)),
@@ -107,7 +116,10 @@ std::string diagnosis_text(const Diagnosis& d) {
                      severity == Severity::none ? "-" : severity_name(severity), f.id, f.title,
                      f.evidence);
   }
-  if (!d.searched) return s;
+  std::string advice;
+  for (const std::string& line : advice_lines(d)) advice += "  " + line + "\n";
+  if (!advice.empty()) advice = "\nwhat would change the problem: your decision\n" + advice;
+  if (!d.searched) return s + advice;
   const SearchResult& r = *d.searched;
   auto table = [&](const std::vector<Tried>& tried) {
     for (const TriedRow& row : tried_rows(tried))
@@ -137,7 +149,7 @@ std::string diagnosis_text(const Diagnosis& d) {
     s += "\nnot tried\n";
     for (const std::string& line : r.left_out) s += "  " + line + "\n";
   }
-  return s;
+  return s + advice;
 }
 
 std::string diagnosis_markdown(const Diagnosis& d) {
@@ -159,6 +171,10 @@ std::string diagnosis_markdown(const Diagnosis& d) {
   for (const Finding& f : d.findings)
     s += fmt::format("| {} | `{}` {} | {} |\n", severity_name(severity_of(f.recoverable)), f.id,
                      f.title, f.evidence);
+  if (const auto lines = advice_lines(d); !lines.empty()) {
+    s += "\n## What would change the problem\n\n";
+    for (const std::string& line : lines) s += "- " + line + "\n";
+  }
   if (!d.searched) return s;
   auto table = [&](const char* title, const std::vector<Tried>& tried) {
     if (tried.empty()) return;
@@ -214,10 +230,16 @@ nlohmann::ordered_json diagnosis_json(const Diagnosis& d) {
                       {"runs", runs_json(t.runs)}});
     return list;
   };
-  Json j = {
-      {"config", d.config}, {"machine", d.machine},      {"precision", d.precision},
-      {"date", d.date},     {"verdict", d.verdict()},    {"severity", severity_name(d.worst())},
-      {"notes", d.notes},   {"findings", Json::array()}, {"profile", d.profile.profile}};
+  Json j = {{"config", d.config},
+            {"machine", d.machine},
+            {"precision", d.precision},
+            {"data", d.data},
+            {"date", d.date},
+            {"verdict", d.verdict()},
+            {"severity", severity_name(d.worst())},
+            {"notes", d.notes},
+            {"findings", Json::array()},
+            {"profile", d.profile.profile}};
   for (const Finding& f : d.findings) {
     Json remedies = Json::array();
     for (const Remedy& r : f.remedies)
@@ -232,6 +254,11 @@ nlohmann::ordered_json diagnosis_json(const Diagnosis& d) {
                              {"recoverable_share", f.recoverable},
                              {"remedies", std::move(remedies)}});
   }
+  for (const Advice& a : d.advice)
+    j["advice"].push_back({{"change", a.change},
+                           {"meaning", a.meaning},
+                           {"predicted_ratio", a.ratio},
+                           {"bytes_saved", a.bytes_saved}});
   if (!d.searched) return j;
   const SearchResult& r = *d.searched;
   j["updates_of_a_trial"] = r.updates;

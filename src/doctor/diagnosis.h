@@ -9,10 +9,17 @@
 
 namespace millrace {
 
+// A change of the problem, and what it would bring by prediction.
+struct Advice {
+  std::string change, meaning;  // "model.num_layers=3", "half the layers"
+  double ratio = 1;             // of tokens/s
+  int64_t bytes_saved = 0;
+};
+
 struct Diagnosis {
   std::string config;   // as named on the command line
   std::string command;  // all of it
-  std::string machine, precision;
+  std::string machine, precision, data;
   bool on_host = true;
   std::string date;
   Measured profile;               // of the config as it is
@@ -21,6 +28,7 @@ struct Diagnosis {
   std::optional<SearchResult> searched;
   std::vector<std::string> notes;  // what disturbs the measurement, what was not looked at
   std::string diff;                // of the config, where something was kept
+  std::vector<Advice> advice;      // largest gain first
 
   // What was tried replaces what was estimated: the share of the time that each finding's best
   // remedy gives back, worst first.
@@ -32,6 +40,8 @@ struct Diagnosis {
 // What every report says in the same words.
 std::string gain_text(const Gain& gain);  // "+12.3 % +-0.4"
 std::array<double, kOwners> budget_of(const Measured& m);
+// "x1.92 predicted: half the layers (model.num_layers=3), 40.0 MiB less"
+std::vector<std::string> advice_lines(const Diagnosis& d);
 struct TriedRow {
   std::string what, speed, gain, memory, maths, verdict;
 };

@@ -226,7 +226,8 @@ std::string diagnosis_page(const Diagnosis& d) {
                    escaped(d.verdict()), facts(d));
   s += budget_section(d) + findings_section(d) + tried_section(d);
   if (d.searched) s += list_section("Not tried, and why", d.searched->left_out);
-  s += diff_section(d) + roofline_section(d) + lanes_section(d) + list_section("Notes", d.notes);
+  s += diff_section(d) + roofline_section(d) + lanes_section(d) + list_section("What would change the problem", advice_lines(d)) +
+       list_section("Notes", d.notes);
   s += fmt::format(
       "<footer><h2>How this was made</h2>\n<pre><span>{}</span></pre>\n<p class=\"quiet\">{} in "
       "{}, {}</p></footer>\n</body></html>\n",

@@ -245,7 +245,7 @@ TEST(DiagnosisPictures, TheBarIsTheWholeUpdate) {
   for (const double width : parts) sum += width;
   // Each is written with three digits.
   EXPECT_NEAR(sum, 760, 0.0005 * kOwners);
-  EXPECT_NEAR(parts.back() / 760, 1.0 / 78, 1e-5);  // the residual, last
+  EXPECT_NEAR(parts.back() / 760, 2.0 / (kOwners * (kOwners + 1)), 1e-5);  // the residual, last
   EXPECT_EQ(trouble(svg), "");
   EXPECT_EQ(trouble(budget_picture(std::array<double, kOwners>{})), "");
 }

@@ -80,7 +80,7 @@ class Labels {
   std::vector<Box> dots, texts;
 
   std::string place(std::string_view text, double x, double y, double radius) {
-    const double w = 6.6 * static_cast<double>(text.size()), h = 13, beside = radius + 4;
+    const double w = 7.6 * static_cast<double>(text.size()), h = 13, beside = radius + 4;
     for (const bool over_dots : {false, true})
       for (const double away : {0.0, 10.0, 20.0, 34.0}) {
         const std::pair<double, double> places[] = {
@@ -95,8 +95,16 @@ class Labels {
           if (left < 90 || box.right > kWidth - 8 || !free(texts) || (!over_dots && !free(dots)))
             continue;
           texts.push_back(box);
-          return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", left, base,
-                             escaped(text));
+          // Far from its dot a line leads to it: there may be others between.
+          const std::string lead =
+              away < 20 ? ""
+                        : fmt::format(
+                              "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" "
+                              "class=\"line\" stroke-opacity=\"0.6\"/>",
+                              x, y, std::clamp(x, box.left, box.right),
+                              std::clamp(y, box.top, box.bottom));
+          return lead + fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", left, base,
+                                    escaped(text));
         }
       }
     return "";  // the dot's title says it
@@ -151,18 +159,20 @@ double noise_percent(const Gain& g) { return 100 * g.noise * g.ratio; }
 }  // namespace
 
 std::string_view owner_words(Owner owner) {
-  constexpr std::string_view kWords[kOwners] = {"everything else",
-                                                "waiting for batches",
-                                                "copying batches to the device",
-                                                "forward pass",
-                                                "backward pass",
-                                                "optimizer",
-                                                "exchange between devices",
-                                                "validation: loss",
-                                                "validation: texts",
-                                                "checkpoints",
-                                                "reports",
-                                                "device idle while the host starts work"};
+  constexpr std::string_view kWords[] = {"everything else",
+                                         "waiting for batches",
+                                         "copying batches to the device",
+                                         "forward pass",
+                                         "backward pass",
+                                         "optimizer",
+                                         "exchange between devices",
+                                         "validation: loss",
+                                         "validation: texts",
+                                         "samples",
+                                         "checkpoints",
+                                         "reports",
+                                         "device idle while the host starts work"};
+  static_assert(std::size(kWords) == kOwners);
   return kWords[static_cast<size_t>(owner)];
 }
 

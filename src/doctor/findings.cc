@@ -181,6 +181,15 @@ void housekeeping(const Situation& at, const Shares& share, std::vector<Finding>
            {"checkpoint.every=10 minutes"},
            Maths::reporting,
            saved}}});
+  if (const double written = share.of({"sample"}); written >= 0.01)
+    findings.push_back(
+        {"sample.share",
+         "samples take a large share",
+         fmt::format("{} of the time: {} each, every {:.0f} updates", percent(written),
+                     human_seconds(at.profile.at("sample").at("seconds")),
+                     at.profile.at("sample").at("every_updates").get<double>()),
+         written,
+         {{"sample", "a sample at the end only", {"sample.every=[]"}, Maths::reporting, written}}});
   if (const double said = share.of({"logging"}); said >= 0.01)
     findings.push_back(
         {"log.share",
@@ -257,18 +266,19 @@ void graph_settings(const Situation& at, const Shares& share, std::vector<Findin
          small,
          {{"passes", "all passes", {"runtime.passes_off=[]"}, Maths::other_rounding, small}}});
   }
-  if (at.recomputes && s.memory_limit > 0) {
-    // At most all of it does.
+  if (!at.saving.empty() && s.memory_limit > 0) {
+    // At most all of it runs twice.
     const double again = std::min(share.of({"forward"}), share.of({"backward"}));
-    findings.push_back({"recompute",
-                        "parts of the forward pass run twice",
-                        fmt::format("to fit runtime.memory_limit {}", human_bytes(s.memory_limit)),
-                        again,
-                        {{"recompute",
-                          "the memory that the machine has",
-                          {"runtime.memory_limit=0"},
-                          Maths::same_bits,
-                          again}}});
+    findings.push_back(
+        {"recompute",
+         "time is paid for memory",
+         fmt::format("{}, to fit runtime.memory_limit {}", at.saving, human_bytes(s.memory_limit)),
+         again,
+         {{"recompute",
+           "the memory that the machine has",
+           {"runtime.memory_limit=0"},
+           Maths::same_bits,
+           again}}});
   }
   if (at.words > 0 && at.vocabulary > at.words + at.words / 4 + 128) {
     const double unused = 1 - static_cast<double>(at.words) / static_cast<double>(at.vocabulary),
@@ -342,6 +352,12 @@ std::vector<Finding> examine(const Situation& at) {
   graph_settings(at, share, findings);
   evaluation(at, share, findings);
   housekeeping(at, share, findings);
+  // No more can be had back than the best remedy gives; without one there is nothing to find.
+  for (Finding& f : findings) {
+    double most = 0;
+    for (const Remedy& r : f.remedies) most = std::max(most, r.ceiling);
+    f.recoverable = std::min(f.recoverable, most);
+  }
   std::erase_if(findings,
                 [](const Finding& f) { return severity_of(f.recoverable) == Severity::none; });
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {

@@ -49,7 +49,7 @@ struct Situation {
   int64_t vocabulary = 0, words = 0;  // of the model, of the tokenizer; 0: no words
   std::string batching;               // as resolved
   bool packable = false;              // the model can take packed rows
-  bool recomputes = false;            // parts of the forward pass run twice
+  std::string saving;                 // what is computed twice or cut, to fit the memory; or ""
   std::string fast_precision;         // what the device is fast in
 };
 

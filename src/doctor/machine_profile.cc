@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFormat = "millrace-machine-1";
+constexpr const char* kFormat = "millrace-machine-2";
 constexpr int64_t kMostBytes = 1 << 20;
 constexpr int kDeepest = 8;  // writing and freeing JSON takes a level of the stack for each
 constexpr std::array kPrecisions = {Precision::fp32, Precision::tf32, Precision::bf16,
@@ -115,6 +115,12 @@ class Section {
 PrecisionProfile parse_precision(Section s) {
   PrecisionProfile p;
   p.ceiling = {s.number("flops_per_second", kMostRate), s.number("bytes_per_second", kMostRate)};
+  if (s.has("caches"))
+    for (Section& cache : s.sections("caches")) {
+      p.ceiling.caches.push_back(
+          {cache.number("capacity_bytes", kMostRate), cache.number("bytes_per_second", kMostRate)});
+      cache.finish();
+    }
   if (p.ceiling.flops < 1 || p.ceiling.bytes < 1)
     throw s.refuse("a ceiling of at least 1 in flops_per_second and bytes_per_second", "less");
   p.ceiling_date = s.text("measured");
@@ -147,6 +153,8 @@ Json precision_json(const PrecisionProfile& p) {
   Json j = {{"flops_per_second", p.ceiling.flops},
             {"bytes_per_second", p.ceiling.bytes},
             {"measured", p.ceiling_date}};
+  for (const CacheCeiling& cache : p.ceiling.caches)
+    j["caches"].push_back({{"capacity_bytes", cache.capacity}, {"bytes_per_second", cache.bytes}});
   if (p.watts) j["watts"] = *p.watts;
   if (p.overhead_bytes) j["overhead_bytes"] = *p.overhead_bytes;
   if (!p.ops.empty()) {
@@ -213,7 +221,7 @@ void PrecisionProfile::take_ceiling(const Ceiling& measured) {
     ops.clear();
     node_seconds = 0;
   }
-  ceiling = {std::max(ceiling.flops, measured.flops), std::max(ceiling.bytes, measured.bytes)};
+  ceiling = best_of(ceiling, measured);
   ceiling_date = today();
 }
 

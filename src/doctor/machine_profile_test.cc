@@ -26,7 +26,7 @@ MachineProfile example() {
   p.overhead_bytes = 500 << 20;
   p.ops["matmul"][size_class(1e-5)] = {10, 2e-4, 1e-4};
   p.ops["matmul"][size_class(1e-3)] = {5, 6e-3, 5e-3};
-  m.precisions[Precision::fp32].ceiling = {1e13, 1e12};
+  m.precisions[Precision::fp32].ceiling = {1e13, 1e12, {{1e6, 5e12}}};
   return m;
 }
 
@@ -40,6 +40,8 @@ TEST(MachineProfileTest, IsReadAsItWasWritten) {
   EXPECT_EQ(p->ops.at("matmul").size(), 2u);
   EXPECT_EQ(*p->watts, 350);
   EXPECT_FALSE(again.find(Precision::fp32)->watts);
+  ASSERT_EQ(again.find(Precision::fp32)->ceiling.caches.size(), 1u);
+  EXPECT_EQ(again.find(Precision::fp32)->ceiling.caches[0].capacity, 1e6);
   EXPECT_FALSE(again.find(Precision::fp16));
 }
 
@@ -56,7 +58,7 @@ TEST(MachineProfileTest, WhatIsNoneIsRefusedWithItsPlace) {
       {"[]", "an object"},
       {good.substr(0, good.size() / 2), "a JSON object"},
       {std::string(1000, '['), "a JSON object"},
-      {with("millrace-machine-1", "millrace-machine-9"), "format"},
+      {with("millrace-machine-2", "millrace-machine-9"), "format"},
       {with("\"device\"", "\"divice\""), "device"},
       {with("\"Some GPU\"", "7"), "device"},
       {with("Some GPU", "\\u001b[2J"), "device"},

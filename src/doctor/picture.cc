@@ -48,9 +48,10 @@ std::string_view colour(std::string_view name) {
       {"forward", "#4c78a8"}, {"backward", "#f58518"},    {"optimizer", "#54a24b"},
       {"run", "#9ecae9"},     {"input", "#72b7b2"},       {"input_wait", "#e45756"},
       {"h2d", "#b279a2"},     {"idle_launch", "#d67195"}, {"checkpoint", "#9d755d"},
-      {"eval", "#eeca3b"},    {"eval_texts", "#b79a20"},  {"logging", "#79706e"},
-      {"comm", "#d6a5c9"},    {"faster", "#54a24b"},      {"slower", "#e45756"},
-      {"low", "#eeca3b"},     {"medium", "#f58518"},      {"high", "#e45756"}};
+      {"eval", "#eeca3b"},    {"eval_texts", "#b79a20"},  {"sample", "#ff9da6"},
+      {"logging", "#79706e"}, {"comm", "#d6a5c9"},        {"faster", "#54a24b"},
+      {"slower", "#e45756"},  {"low", "#eeca3b"},         {"medium", "#f58518"},
+      {"high", "#e45756"}};
   for (const auto& [key, value] : kColours)
     if (key == name) return value;
   return "#bab0ac";

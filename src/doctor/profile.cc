@@ -1,6 +1,8 @@
 #include "doctor/profile.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <numeric>
 
 namespace millrace {
@@ -8,7 +10,7 @@ namespace {
 
 // Updates behind the measured ones, in which what comes seldom comes once.
 constexpr int64_t kTail = 4;
-// Comes so often that the measured updates see enough of it.
+// Checkpoints that come so often run into each other: they belong to the measured updates.
 bool is_frequent(double every, int64_t updates) {
   return every > 0 && 4 * every <= static_cast<double>(updates);
 }
@@ -24,6 +26,7 @@ class ProfileObserver : public TrainObserver {
     if (step > options_.warm_up && step <= end) {
       times.push_back(static_cast<double>(now_ns() - last_) * 1e-9);
       places += update.places;
+      sizes.push_back(update.places);
       useful += update.useful;
     }
     if (step == options_.warm_up) {
@@ -40,6 +43,7 @@ class ProfileObserver : public TrainObserver {
     last_ = now_ns();
   }
   void evaluated(int64_t, const Metrics&, bool) override { ++validations; }
+  void sampled(int64_t, const std::string&) override { ++samples; }
   std::optional<double> watts() const {
     if (!start_energy_.joules || !stop_energy_.joules) return std::nullopt;
     const double drawn = (*stop_energy_.joules - *start_energy_.joules) /
@@ -48,8 +52,9 @@ class ProfileObserver : public TrainObserver {
   }
 
   std::vector<double> times;
+  std::vector<int64_t> sizes;  // places of each
   Ledger start, stop, tail;
-  int64_t validations = 0, places = 0, useful = 0;
+  int64_t validations = 0, samples = 0, places = 0, useful = 0;
 
  private:
   struct Energy {
@@ -92,17 +97,38 @@ double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// Thirds of the run should agree: half of what they do not, of the mean.
-double noise_of(std::span<const double> times) {
-  if (times.size() < 3) return 0;
-  const size_t third = times.size() / 3;
-  double low = 0, high = 0;
-  for (size_t i = 0; i < 3; ++i) {
-    const double m = mean(times.subspan(i * third, i == 2 ? times.size() - 2 * third : third));
-    low = i == 0 ? m : std::min(low, m);
-    high = std::max(high, m);
+// The mean time of an update where nothing disturbs it. Others on the machine, seen or unseen, make
+// some parts of a run slower and none faster: of how much slower each part is than the best updates
+// of the same sizes, the share that a fifth of the parts are below. A part holds `least` updates or
+// more, so that all have of everything that comes again and again.
+struct Pace {
+  double seconds, noise;
+};
+Pace undisturbed_pace(std::span<const double> times, std::span<const int64_t> sizes, double least) {
+  constexpr size_t kParts = 25;
+  std::map<int64_t, double> best;
+  for (size_t i = 0; i < times.size(); ++i) {
+    double& seconds = best.try_emplace(sizes[i], times[i]).first->second;
+    seconds = std::min(seconds, times[i]);
   }
-  return 0.5 * (high - low) / mean(times);
+  const size_t most = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(times.size()) /
+                                                              std::max(1.0, least))),
+               parts = std::min(kParts, most);
+  std::vector<double> slower;
+  double all = 0;
+  for (size_t i = 0; i < parts; ++i) {
+    double taken = 0, at_best = 0;
+    for (size_t k = i * times.size() / parts; k < (i + 1) * times.size() / parts; ++k) {
+      taken += times[k];
+      at_best += best.at(sizes[k]);
+    }
+    slower.push_back(taken / at_best);
+    all += at_best;
+  }
+  std::ranges::sort(slower);
+  const double fifth = slower[parts / 5];
+  return {fifth * all / static_cast<double>(times.size()),
+          0.5 * (slower[2 * parts / 5] - slower[0]) / fifth};
 }
 
 }  // namespace
@@ -117,15 +143,19 @@ double Profile::owner_seconds(Owner owner) const {
   };
   const Occasion* occasion = is({Owner::eval, Owner::eval_texts}) ? &validation
                              : is({Owner::checkpoint})            ? &checkpoint
+                             : is({Owner::sample})                ? &sample
                                                                   : nullptr;
-  if (!occasion || is_frequent(occasion->every_updates, options.updates))
+  if (!occasion || (occasion == &checkpoint && saves_often))
     return static_cast<double>(ledger.ns(owner)) * 1e-9 / static_cast<double>(options.updates);
-  if (owner == Owner::checkpoint) return checkpoint.per_update();
-  // Loss and texts share validation as they did in the whole run.
-  const auto texts = static_cast<double>(result.ledger.ns(Owner::eval_texts)),
-             all = static_cast<double>(result.ledger.ns(Owner::eval)) + texts;
-  const double share = all > 0 ? texts / all : 0;
-  return validation.per_update() * (owner == Owner::eval_texts ? share : 1 - share);
+  if (owner == Owner::eval_texts) return validation.per_update() * texts_share;
+  return occasion->per_update() * (owner == Owner::eval ? 1 - texts_share : 1);
+}
+
+std::vector<std::pair<const char*, const Occasion*>> Profile::occasions() const {
+  std::vector<std::pair<const char*, const Occasion*>> list{{"validation", &validation},
+                                                            {"checkpoint", &checkpoint}};
+  if (sample.every_updates > 0) list.emplace_back("sample", &sample);
+  return list;
 }
 
 double Profile::seconds_with_occasions() const {
@@ -145,13 +175,15 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   const auto validated = validation_pace(settings, length), saved = settings.checkpoint.every;
   p.validation.every_updates = pace(validated, length, 0);
   p.checkpoint.every_updates = pace(saved, length, 0);
+  p.sample.every_updates = pace(settings.sample_every, length, 0);
   const Duration once{static_cast<double>(options.warm_up + options.updates)};
-  settings.eval_every = validated;
-  if (!is_frequent(p.validation.every_updates, options.updates)) settings.eval_every = {once};
-  if (!is_frequent(p.checkpoint.every_updates, options.updates)) settings.checkpoint.every = {once};
+  settings.eval_every = settings.sample_every = {once};
+  p.saves_often = is_frequent(p.checkpoint.every_updates, options.updates);
+  if (!p.saves_often) settings.checkpoint.every = {once};
+  // The one at the end of a run is no part of an update.
+  if (p.sample.every_updates <= 0) settings.sample_length = 0;
   settings.max_steps = options.warm_up + options.updates + kTail;
   settings.max_tokens = 0;
-  settings.sample_length = 0;
   settings.early_stop_patience = 0;
   ProfileObserver observer(options, backend, timeline);
   p.result = train(model, settings, data, backend, programs, &run, observer);
@@ -162,7 +194,13 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
       std::span(p.result.losses)
           .subspan(static_cast<size_t>(options.warm_up), static_cast<size_t>(options.updates)));
   p.seconds = mean(p.update_seconds);
-  p.noise = noise_of(p.update_seconds);
+  // A report comes every log_interval, a checkpoint that is among the updates at its own pace.
+  const Pace undisturbed =
+      undisturbed_pace(p.update_seconds, observer.sizes,
+                       std::max(std::min<double>(static_cast<double>(settings.log_interval), 10),
+                                p.saves_often ? std::ceil(p.checkpoint.every_updates) : 1));
+  p.undisturbed = undisturbed.seconds;
+  p.noise = undisturbed.noise;
   p.ledger = observer.stop.since(observer.start);
   p.places_per_update = static_cast<double>(observer.places) / static_cast<double>(options.updates);
   p.useful_share = static_cast<double>(observer.useful) / static_cast<double>(observer.places);
@@ -174,12 +212,26 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
     for (const Owner owner : owners) ns += ledger.ns(owner);
     return static_cast<double>(ns) * 1e-9;
   };
-  p.validation.seconds = seconds_of(p.result.ledger, {Owner::eval, Owner::eval_texts}) /
-                         static_cast<double>(std::max<int64_t>(1, observer.validations));
+  const double validations = static_cast<double>(std::max<int64_t>(1, observer.validations)),
+               part = data.validation
+                          ? static_cast<double>(data.validation_batches()) /
+                                static_cast<double>(data.validation->batches_per_epoch())
+                          : 1,
+               losses = seconds_of(p.result.ledger, {Owner::eval}) / part,
+               texts = seconds_of(p.result.ledger, {Owner::eval_texts});
+  p.validation.seconds = (losses + texts) / validations;
+  p.texts_share = texts > 0 ? texts / (losses + texts) : 0;
   p.checkpoint.seconds = seconds_of(observer.tail, {Owner::checkpoint});
-  // A pace in seconds is known now.
+  p.sample.seconds = seconds_of(p.result.ledger, {Owner::sample}) /
+                     static_cast<double>(std::max<int64_t>(1, observer.samples));
+  // A pace in seconds is known now. What validation finds better is saved, too: here always.
   p.validation.every_updates = pace(validated, length, p.seconds);
   p.checkpoint.every_updates = pace(saved, length, p.seconds);
+  if (settings.checkpoint.keep_best > 0 && !p.saves_often && p.validation.every_updates > 0)
+    p.checkpoint.every_updates =
+        p.checkpoint.every_updates > 0
+            ? 1 / (1 / p.checkpoint.every_updates + 1 / p.validation.every_updates)
+            : p.validation.every_updates;
   p.watts = observer.watts();
   p.ceiling = options.ceiling;
   // Products that are faster say that it was measured while something else ran; it is the best that
@@ -187,8 +239,8 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   const double seen = product_rate(p.ledger);
   if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || seen > p.ceiling.flops) {
     const Ceiling now = backend.measure_ceiling(programs.passes.precision);
-    p.ceiling = {std::max({now.flops, p.ceiling.flops, now.flops > 0 ? seen : 0}),
-                 std::max(now.bytes, p.ceiling.bytes)};
+    p.ceiling = best_of(p.ceiling, now);
+    if (now.flops > 0) p.ceiling.flops = std::max(p.ceiling.flops, seen);
     p.ceiling_is_new = now.flops > 0 && now.bytes > 0;
   }
   return p;

@@ -18,7 +18,7 @@ struct ProfileOptions {
 // Enough for a device to have captured the step of most shapes.
 int64_t warm_up_of(const Backend& backend, const Programs& programs);
 
-// What comes now and then: validation, a checkpoint.
+// What comes now and then: validation, a checkpoint, a sample.
 struct Occasion {
   double seconds = 0;        // what one costs the updates; a checkpoint is written beside them
   double every_updates = 0;  // as the config has it; 0: once, at the end
@@ -29,10 +29,13 @@ struct Profile {
   ProfileOptions options;
   std::vector<double> update_seconds;  // of each measured update
   double seconds = 0;                  // of one, their mean
-  double noise = 0;                    // half the spread of three parts of them, as a share
+  double undisturbed = 0;  // of one, by the faster parts: others on the machine only make it slower
+  double noise = 0;        // what these parts differ by, as a share
   double places_per_update = 0, useful_share = 1, flops_per_update = 0;
   Ledger ledger;  // of the measured updates
-  Occasion validation, checkpoint;
+  Occasion validation, checkpoint, sample;
+  double texts_share = 0;    // of validation's time
+  bool saves_often = false;  // checkpoints are among the measured updates
   Ceiling ceiling;
   double mean_loss = 0;         // of the measured updates
   bool ceiling_is_new = false;  // measured now
@@ -40,11 +43,12 @@ struct Profile {
   int64_t updates_of_run = 0;   // as the config has it
   TrainResult result;
 
-  double owner_seconds(
-      Owner owner) const;  // of an update; validation and checkpoints at their pace
+  // Of an update; occasions at their pace.
+  double owner_seconds(Owner owner) const;
+  std::vector<std::pair<const char*, const Occasion*>> occasions() const;  // that there are
   double seconds_with_occasions() const;
-  double useful_tokens_per_second() const {  // with them
-    return places_per_update * useful_share / seconds_with_occasions();
+  double useful_tokens_per_second() const {  // with them, undisturbed
+    return places_per_update * useful_share / (seconds_with_occasions() - seconds + undisturbed);
   }
 };
 

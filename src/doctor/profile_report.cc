@@ -91,7 +91,7 @@ std::string profile_report(const Profile& p) {
   const double total = p.seconds_with_occasions();
   std::string s =
       fmt::format("an update    {} +-{:.1f} % over {} updates after {} (p10 {}, p90 {})\n",
-                  human_seconds(p.seconds), 100 * p.noise, p.options.updates, p.options.warm_up,
+                  human_seconds(p.undisturbed), 100 * p.noise, p.options.updates, p.options.warm_up,
                   human_seconds(percentile(p.update_seconds, 0.1)),
                   human_seconds(percentile(p.update_seconds, 0.9)));
   s += fmt::format("tokens       {}/s, {:.1f} % of the places hold one; {} places an update\n",
@@ -110,15 +110,14 @@ std::string profile_report(const Profile& p) {
   std::array<double, kOwners> budget{};
   for (size_t i = 0; i < kOwners; ++i) budget[i] = p.owner_seconds(static_cast<Owner>(i));
   s += budget_text(budget);
-  s += occasion_text("validation", p.validation) + occasion_text("checkpoint", p.checkpoint);
+  for (const auto& [name, occasion] : p.occasions()) s += occasion_text(name, *occasion);
   s += table(p, "by component, of an update", rows_by_component(p.ledger, p.ceiling));
   s += table(p, "by op, of an update", rows_by_op(p.ledger, p.ceiling));
   if (p.ceiling.flops > 0)
     s += fmt::format(
-        "(limit: each node at {:.1f} GFLOP/s in products or {:.1f} GB/s in copies, both measured "
-        "here, whichever "
-        "takes longer; over 100 % where a cache is read. Recoverable: what is above it.)\n",
-        p.ceiling.flops * 1e-9, p.ceiling.bytes * 1e-9);
+        "(limit: each node at the ceiling measured here, whichever takes longest: {}. Recoverable: "
+        "what is above it.)\n",
+        ceiling_text(p.ceiling));
   return s;
 }
 
@@ -128,6 +127,7 @@ nlohmann::ordered_json profile_json(const Profile& p) {
       {"warm_up", p.options.warm_up},
       {"update_seconds",
        {{"mean", p.seconds},
+        {"undisturbed", p.undisturbed},
         {"noise_share", p.noise},
         {"p10", percentile(p.update_seconds, 0.1)},
         {"p50", percentile(p.update_seconds, 0.5)},
@@ -144,9 +144,8 @@ nlohmann::ordered_json profile_json(const Profile& p) {
     const auto owner = static_cast<Owner>(i);
     j["budget_seconds"][std::string(owner_name(owner))] = p.owner_seconds(owner);
   }
-  for (const auto& [name, o] :
-       {std::pair{"validation", p.validation}, {"checkpoint", p.checkpoint}})
-    j[name] = {{"seconds", o.seconds}, {"every_updates", o.every_updates}};
+  for (const auto& [name, o] : p.occasions())
+    j[name] = {{"seconds", o->seconds}, {"every_updates", o->every_updates}};
   for (const BackgroundTimes& t : p.result.ledger.background)
     j["workers"].push_back({{"name", t.name},
                             {"busy_seconds", static_cast<double>(t.busy_ns) * 1e-9},

@@ -61,7 +61,7 @@ class Searcher {
       if (result_.overrides.empty())
         joined.gain = winner->gain;
       else if (joined.runs.front().is_measured())
-        joined.gain = gain_of(best, joined.runs);
+        joined.gain = gain(best, joined.runs);
       joined.verdict = verdict_of(joined);
       joined.kept = joined.verdict == kFaster;
       if (joined.kept) {
@@ -75,27 +75,40 @@ class Searcher {
   void confirm() {
     if (result_.overrides.empty()) return;
     std::vector<Measured> before, after;
-    for (int turn = 0; turn < kConfirming / 2; ++turn) {
-      options_.say(
-          fmt::format("once more, all together, turn {} of {}", turn + 1, kConfirming / 2));
+    // Others may hold the machine for as long as two turns take.
+    constexpr int kMostTurns = 4;
+    auto disturbed = [&] { return gap_of(before) > kDisturbed || gap_of(after) > kDisturbed; };
+    for (int turn = 0; turn < kConfirming / 2 || (turn < kMostTurns && disturbed()); ++turn) {
+      options_.say(fmt::format("once more, all together, turn {}", turn + 1));
       before.push_back(run({}));
       after.push_back(run(result_.overrides));
       if (!before.back().is_measured() || !after.back().is_measured()) return;
     }
-    result_.confirmed = gain_of(before, after);
-    result_.final_runs = std::move(after);
     result_.original.insert(result_.original.end(), before.begin(), before.end());
+    result_.final_runs = std::move(after);
+    result_.confirmed = gain(before, result_.final_runs);
   }
 
   double elapsed() const { return seconds_since(begin_); }
 
  private:
   static constexpr const char* kFaster = "faster";
+  static constexpr double kDisturbed = 0.1;
   static constexpr int kConfirming = 4;                              // runs of the last comparison
   double usual() const { return runs_ > 0 ? seconds_ / runs_ : 0; }  // seconds of a run
 
   void leave_out(const Remedy& remedy, const std::string& why) {
     result_.left_out.push_back(fmt::format("{}: {}", remedy.title, why));
+  }
+  // The last measurements of the config as it is: machines drift.
+  std::vector<Measured> neighbours() const {
+    constexpr size_t kMost = 3;
+    const size_t all = result_.original.size();
+    return {result_.original.end() - static_cast<std::ptrdiff_t>(std::min(kMost, all)),
+            result_.original.end()};
+  }
+  void again(std::vector<Measured>& runs, const std::vector<std::string>& overrides) {
+    if (Measured m = run(overrides); m.is_measured()) runs.push_back(std::move(m));
   }
   Measured run(const std::vector<std::string>& overrides) {
     const int64_t start = now_ns();
@@ -109,25 +122,31 @@ class Searcher {
     if (!m.is_measured()) return fmt::format("{}: {}", outcome_name(m.outcome), m.reason);
     return t.gain.is_faster() ? kFaster : t.gain.is_slower() ? "slower" : "no effect";
   }
+  Gain gain(const std::vector<Measured>& before, const std::vector<Measured>& after) const {
+    std::vector<std::vector<Measured>> groups{result_.original, after, result_.final_runs};
+    for (const Tried& t : result_.alone)
+      if (t.runs.front().is_measured()) groups.push_back(t.runs);
+    return gain_of(before, after, spread_of(groups));
+  }
+  // One of its kind is faster already, and by more.
+  bool is_beaten(const Tried& t) const {
+    return std::ranges::any_of(result_.alone, [&](const Tried& other) {
+      return other.remedy.id == t.remedy.id && other.verdict == kFaster &&
+             other.gain.ratio > t.gain.ratio;
+    });
+  }
   Tried one(Remedy remedy) {
     options_.say(remedy.title);
     Tried t{std::move(remedy), {}, {}, false, {}};
     t.runs.push_back(run(t.remedy.overrides));
     if (t.runs.front().is_measured()) {
-      t.gain = gain_of(result_.original, t.runs);
-      // What is slower even so is not measured again.
-      if (!t.gain.is_slower()) {
-        result_.original.push_back(run({}));
-        t.runs.push_back(run(t.remedy.overrides));
-        std::erase_if(result_.original, [](const Measured& m) { return !m.is_measured(); });
-        std::erase_if(t.runs, [](const Measured& m) { return !m.is_measured(); });
-        // Against the neighbours in time.
-        const size_t all = result_.original.size();
-        t.gain =
-            gain_of({result_.original.end() - static_cast<std::ptrdiff_t>(std::min<size_t>(2, all)),
-                     result_.original.end()},
-                    t.runs);
-      }
+      again(result_.original, {});
+      t.gain = gain({result_.original.back()}, t.runs);
+      // What is slower than another of its kind is not measured again.
+      if (!is_beaten(t)) again(t.runs, t.remedy.overrides);
+      // One of two was disturbed.
+      if (gap_of(t.runs) > kDisturbed) again(t.runs, t.remedy.overrides);
+      t.gain = gain(neighbours(), t.runs);
     }
     t.verdict = verdict_of(t);
     faster_ += t.verdict == kFaster ? 1 : 0;
@@ -145,8 +164,8 @@ class Searcher {
 }  // namespace
 
 int64_t updates_of_trial(const Measured& look, double trial_seconds) {
-  const double wanted = trial_seconds / std::max(1e-6, look.paced_seconds);
-  return std::clamp<int64_t>(std::llround(wanted), 8, 200);
+  const double wanted = trial_seconds / std::max(1e-6, look.update_seconds);
+  return std::clamp<int64_t>(std::llround(wanted), 8, 20000);
 }
 
 SearchResult search(const TryOut& try_out, Measured first, int64_t updates,

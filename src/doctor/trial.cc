@@ -24,22 +24,12 @@ std::string reason_of(const std::string& err) {
   return line;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
-// Half of what repetitions differ by; of a single one what its parts differ by.
-double noise_of(const std::vector<Measured>& runs, double middle) {
-  double low = middle, high = middle, within = 0;
-  for (const Measured& m : runs) {
-    low = std::min(low, m.tokens_per_second);
-    high = std::max(high, m.tokens_per_second);
-    within = std::max(within, m.noise);
-  }
-  return std::max(0.5 * (high - low) / middle,
-                  within / std::sqrt(static_cast<double>(runs.size())));
+// The fastest first.
+std::vector<double> speeds_of(const std::vector<Measured>& runs) {
+  std::vector<double> speeds;
+  for (const Measured& m : runs) speeds.push_back(m.tokens_per_second);
+  std::sort(speeds.rbegin(), speeds.rend());
+  return speeds;
 }
 
 }  // namespace
@@ -83,8 +73,7 @@ Measured TrialRunner::operator()(const std::vector<std::string>& overrides, int6
   if (!m.is_measured()) return m;
   m.profile = nlohmann::ordered_json::parse(child.out);
   m.tokens_per_second = m.profile.at("useful_tokens_per_second").get<double>();
-  m.update_seconds = m.profile.at("update_seconds").at("mean").get<double>();
-  m.paced_seconds = m.profile.at("seconds_with_occasions").get<double>();
+  m.update_seconds = m.profile.at("update_seconds").at("undisturbed").get<double>();
   m.noise = m.profile.at("update_seconds").at("noise_share").get<double>();
   m.loss = m.profile.at("mean_loss").get<double>();
   if (m.profile.contains("device_bytes")) m.peak_bytes = m.profile["device_bytes"].get<int64_t>();
@@ -95,14 +84,31 @@ Measured TrialRunner::operator()(const std::vector<std::string>& overrides, int6
   return m;
 }
 
-Gain gain_of(const std::vector<Measured>& before, const std::vector<Measured>& after) {
-  auto middle = [](const std::vector<Measured>& runs) {
-    std::vector<double> speeds;
-    for (const Measured& m : runs) speeds.push_back(m.tokens_per_second);
-    return median(std::move(speeds));
+double gap_of(const std::vector<Measured>& runs) {
+  const auto speeds = speeds_of(runs);
+  return speeds.size() < 2 ? 0 : 1 - speeds[1] / speeds[0];
+}
+
+double spread_of(const std::vector<std::vector<Measured>>& groups) {
+  std::vector<double> gaps, within;
+  for (const std::vector<Measured>& runs : groups) {
+    if (runs.size() > 1) gaps.push_back(gap_of(runs));
+    for (const Measured& m : runs) within.push_back(m.noise);
+  }
+  // Of two the smaller: the other may have been disturbed. But no less than within the runs.
+  auto usual = [](std::vector<double>& list) {
+    std::ranges::sort(list);
+    return list.empty() ? 0 : list[(list.size() - 1) / 2];
   };
-  const double a = middle(before), b = middle(after);
-  return {b / a, std::hypot(noise_of(before, a), noise_of(after, b))};
+  return std::max(usual(gaps), usual(within));
+}
+
+Gain gain_of(const std::vector<Measured>& before, const std::vector<Measured>& after,
+             double spread) {
+  const double runs =
+      1 / static_cast<double>(before.size()) + 1 / static_cast<double>(after.size());
+  // Two standard deviations of the difference between two such ratios.
+  return {speeds_of(after)[0] / speeds_of(before)[0], 2 * spread * std::sqrt(2 * runs)};
 }
 
 }  // namespace millrace

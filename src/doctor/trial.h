@@ -16,7 +16,6 @@ struct Measured {
   std::string reason;            // of any other outcome, a sentence
   double tokens_per_second = 0;  // useful ones, with validation and checkpoints at their pace
   double update_seconds = 0;     // one update, without those
-  double paced_seconds = 0;      // with them
   double noise = 0;              // between parts of this measurement, as a share
   double loss = 0;               // mean of the measured updates
   int64_t peak_bytes = 0;        // of the device, or resident on the host
@@ -39,15 +38,24 @@ struct TrialRunner {
   Measured operator()(const std::vector<std::string>& overrides, int64_t updates) const;
 };
 
+// By how much the second fastest of some runs of the same thing is slower than the fastest, as a
+// share.
+double gap_of(const std::vector<Measured>& runs);
+// How much undisturbed runs of the same thing differ, as a share: the usual gap of such groups, and
+// no less than the parts of a run differ by.
+double spread_of(const std::vector<std::vector<Measured>>& groups);
+
 // Several measurements of one thing and of another, taken in turns: how many times as fast the
-// second is, and how sure that is.
+// second is, and how sure that is. The fastest of each counts: what others do on the machine makes
+// runs slower, never faster.
 struct Gain {
   double ratio = 1;
-  double noise = 0;  // as a share of the ratio
+  double noise = 0;  // as a share of the ratio: another such comparison agrees within it, 19 of 20
   bool is_faster() const { return ratio - 1 > noise + kLeast; }
   bool is_slower() const { return 1 - ratio > noise + kLeast; }
   static constexpr double kLeast = 0.01;  // less than that is not worth a change
 };
-Gain gain_of(const std::vector<Measured>& before, const std::vector<Measured>& after);
+Gain gain_of(const std::vector<Measured>& before, const std::vector<Measured>& after,
+             double spread);
 
 }  // namespace millrace

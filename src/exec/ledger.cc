@@ -1,13 +1,18 @@
 #include "exec/ledger.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "core/text.h"
 
 namespace millrace {
 
 std::string_view owner_name(Owner owner) {
-  constexpr std::string_view kNames[kOwners] = {
-      "residual", "input_wait", "h2d",        "forward",    "backward", "optimizer",
-      "comm",     "eval",       "eval_texts", "checkpoint", "logging",  "idle_launch"};
+  constexpr std::string_view kNames[] = {
+      "residual", "input_wait", "h2d",    "forward",    "backward", "optimizer",  "comm",
+      "eval",     "eval_texts", "sample", "checkpoint", "logging",  "idle_launch"};
+  static_assert(std::size(kNames) == kOwners);
   return kNames[static_cast<size_t>(owner)];
 }
 
@@ -113,9 +118,35 @@ std::string component_of(const Plan& plan, NodeId id) { return component(plan.gr
 
 }  // namespace
 
+Ceiling best_of(const Ceiling& a, const Ceiling& b) {
+  Ceiling best{std::max(a.flops, b.flops), std::max(a.bytes, b.bytes), b.caches};
+  if (b.caches.empty()) best.caches = a.caches;
+  if (a.caches.size() == b.caches.size())
+    for (size_t i = 0; i < a.caches.size(); ++i)
+      best.caches[i].bytes = std::max(a.caches[i].bytes, b.caches[i].bytes);
+  return best;
+}
+
+std::string ceiling_text(const Ceiling& ceiling) {
+  std::string s = fmt::format("{:.1f} GFLOP/s in products, {:.1f} GB/s from memory",
+                              ceiling.flops * 1e-9, ceiling.bytes * 1e-9);
+  for (size_t i = ceiling.caches.size(); i-- > 0;)
+    s += fmt::format(", {:.1f} from caches of {}", ceiling.caches[i].bytes * 1e-9,
+                     human_bytes(static_cast<int64_t>(ceiling.caches[i].capacity)));
+  return s;
+}
+
 double limit_seconds(const Cost& cost, const Ceiling& ceiling) {
-  return std::max(ceiling.flops > 0 ? cost.flops / ceiling.flops : 0,
-                  ceiling.bytes > 0 ? cost.bytes / ceiling.bytes : 0);
+  double seconds = ceiling.flops > 0 ? cost.flops / ceiling.flops : 0, nearer = 0;
+  auto moved = [&](double rate) {
+    if (rate > 0) seconds = std::max(seconds, (cost.bytes - nearer) / rate);
+  };
+  for (const CacheCeiling& cache : ceiling.caches) {
+    moved(cache.bytes);
+    nearer = cache.capacity;
+  }
+  moved(ceiling.bytes);
+  return seconds;
 }
 
 std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling) {

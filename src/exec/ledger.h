@@ -30,11 +30,12 @@ enum class Owner : uint8_t {
   comm,
   eval,
   eval_texts,
+  sample,
   checkpoint,
   logging,
   idle_launch
 };
-constexpr size_t kOwners = 12;
+constexpr size_t kOwners = 13;
 std::string_view owner_name(Owner owner);
 
 // Times of one plan's nodes, summed over its runs.
@@ -111,13 +112,22 @@ class OwnerScope {
   Owner before_;
 };
 
-// The best that was seen: products of matrices in FLOP/s, copies in bytes/s (read and written).
-// 0: not measured.
+// What lies in a cache moves faster than what lies in memory, and no more can lie there than fits.
+struct CacheCeiling {
+  double capacity = 0, bytes = 0;  // bytes, bytes/s
+};
+// The best that was seen: products of matrices in FLOP/s, moving bytes in bytes/s (read and
+// written). 0: not measured.
 struct Ceiling {
   double flops = 0, bytes = 0;
+  std::vector<CacheCeiling> caches = {};  // nearest first; empty: not measured
 };
+Ceiling best_of(const Ceiling& a, const Ceiling& b);
+// "150.0 GFLOP/s in products, 22.0 GB/s from memory, 80.0 from caches of 32.0 MiB"
+std::string ceiling_text(const Ceiling& ceiling);
 
-// Of a node that does its arithmetic and moves its bytes at the ceiling, whichever takes longer.
+// The least that a node can take: its arithmetic at the ceiling, or its bytes, as many of them as
+// fit from each cache, whichever takes longer.
 double limit_seconds(const Cost& cost, const Ceiling& ceiling);
 
 // What the ledger says about the nodes of its plans, grouped.

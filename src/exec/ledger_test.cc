@@ -192,6 +192,18 @@ TEST(Ledger, RowsJoinLayersAndLoseNothing) {
   EXPECT_GT(arithmetic, 0);
   EXPECT_GT(memory, 0);
   EXPECT_DOUBLE_EQ(limit_ns, expected_ns);
+  // What fits into a cache may come from there, the rest comes from behind it.
+  const Ceiling caches{1, 5, {{100, 1000}, {1000, 50}}};
+  EXPECT_DOUBLE_EQ(limit_seconds({0, 80}, caches), 0.08);
+  EXPECT_DOUBLE_EQ(limit_seconds({0, 200}, caches), 2);
+  EXPECT_DOUBLE_EQ(limit_seconds({0, 1250}, caches), 50);
+  EXPECT_DOUBLE_EQ(limit_seconds({60, 1250}, caches), 60);
+  const Ceiling best = best_of(caches, {2, 4, {{100, 900}, {1000, 60}}});
+  EXPECT_EQ(best.flops, 2);
+  EXPECT_EQ(best.bytes, 5);
+  EXPECT_EQ(best.caches[0].bytes, 1000);
+  EXPECT_EQ(best.caches[1].bytes, 60);
+  EXPECT_EQ(best_of(caches, {}).caches.size(), 2u);
   const std::string profile = profile_text(ledger, {});
   EXPECT_NE(profile.find("\t2\t3\t0.00\t"), std::string::npos) << profile;
   EXPECT_NE(profile.find("forward\tlayers.*\tmatmul\tone\tf32[2,3] f32[3,3] -> f32[2,3]\n"),

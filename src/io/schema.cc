@@ -556,7 +556,21 @@ void Schema::finish() const {
   }
 }
 
+void Schema::absent(std::vector<std::string> words, std::string why) {
+  for (std::string& word : words) {
+    const bool is_new = absent_.emplace(std::move(word), why).second;
+    MR_CHECK(is_new, "a word is absent twice");
+  }
+}
+
 void Schema::refuse_unknown(const std::string& path, std::string where) const {
+  if (const auto why = absent_.find(std::string(last_word(path))); why != absent_.end())
+    throw Error({.code = ErrorCode::config,
+                 .what = fmt::format("there is no key {}", quote(path)),
+                 .where = std::move(where),
+                 .expected = "none: " + why->second,
+                 .got = quote(path),
+                 .remedy = "remove it"});
   std::vector<std::string> paths, words;
   for (const Key& key : keys_) {
     paths.push_back(key.path_);

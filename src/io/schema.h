@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -114,6 +115,9 @@ class Schema {
   // They mean nothing until one is taken.
   void alternatives(std::string section, std::string of, std::string help);
 
+  // Keys that people may look for and that are not there, in whatever section: why.
+  void absent(std::vector<std::string> words, std::string why);
+
   void load(const fs::path& file);  // YAML or JSON
   void load_text(std::string_view text, const std::string& name);
   // "a.b=c", with or without a leading "+" or "++". Texts and choices are taken as they stand
@@ -162,6 +166,7 @@ class Schema {
 
   std::deque<Key> keys_;  // in the order of declaration; references stay valid
   int loads_ = 0;
+  std::map<std::string, std::string> absent_;  // word -> why
 
   struct Alternatives {
     std::string section, of, help, file;

@@ -76,6 +76,21 @@ TEST_F(SchemaTest, AWordWithoutItsSectionIsTheOnlyKeyOfThatName) {
   EXPECT_NE(load_error("batch_size: 5\n").what.find("unknown key"), std::string::npos);
 }
 
+TEST_F(SchemaTest, WhatIsNotThereOnPurposeIsExplained) {
+  schema_.absent({"pin_memory", "pinned"}, "it is always so");
+  for (const char* text :
+       {"pinned: true\n", "training: {pinned: true}\n", "zzz: {pin_memory: 1}\n"}) {
+    const ErrorFields error = load_error(text);
+    if (std::string_view(text).starts_with("zzz")) {
+      EXPECT_NE(error.what.find("unknown key"), std::string::npos) << error.what;
+      continue;
+    }
+    EXPECT_NE(error.what.find("there is no key"), std::string::npos) << error.what;
+    EXPECT_EQ(error.expected, "none: it is always so");
+    EXPECT_EQ(error.remedy, "remove it");
+  }
+}
+
 TEST_F(SchemaTest, LoadsJson) {
   schema_.load_text(
       R"({"name": "j", "model": {"vocab": "auto", "dropout": 0.5}, "memory": {"limit": "1MiB"},

@@ -67,7 +67,7 @@ std::optional<Metrics> validate(const TrainingData& data, Session& session, size
   double sum = 0, class_sum = 0;
   int64_t scored = 0;
   Batch batch;
-  for (int64_t i = 0; i < batches.batches_per_epoch(); ++i) {
+  for (int64_t i = 0; i < batches.batches_per_epoch(); i += data.validation_stride) {
     if (stop()) return std::nullopt;
     batches.fill(i * batches.stride(), batch);
     const size_t plan = first_plan + batch.shape;

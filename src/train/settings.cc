@@ -9,6 +9,7 @@
 namespace millrace {
 
 void Settings::declare(Schema& s) {
+  declare_absent_keys(s);
   s.text("run_name", &run_name)
       .help("Name of the run; its folder is <runs_folder>/<run_name>/<time>-<id>.");
   s.text("runs_folder", &runs_folder).help("Where run folders are made.");

@@ -107,6 +107,9 @@ struct Settings {
   PassOptions pass_options() const;
 };
 
+// Words that other trainers have a key for, each with why there is none here.
+void declare_absent_keys(Schema& schema);
+
 // What durations mean for a run: steps of a length.
 struct RunLength {
   int64_t total = 0;           // updates

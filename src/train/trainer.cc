@@ -187,6 +187,7 @@ class Loop {
         if (!evaluate()) return false;
       if (state_.sampled_step < step && sampling) {
         const BetweenSteps pause(*this);
+        const OwnerScope writing(result_.ledger, Owner::sample);
         state_.sampled_step = step;
         const std::string text = sample();
         observer_.sampled(step, text);

@@ -14,8 +14,15 @@ struct TrainingData {
   std::unique_ptr<Batches> batches;
   std::unique_ptr<Batches> validation;  // in order, of the split below; null: there is none
   SplitName evaluated = SplitName::validation;
+  // Validation takes every one, or one of so many, where only its time matters (doctor/profile.h).
+  int64_t validation_stride = 1;
   StateParts parts = {};  // of trajectories
 
+  int64_t validation_batches() const {  // that are taken
+    return validation
+               ? (validation->batches_per_epoch() + validation_stride - 1) / validation_stride
+               : 0;
+  }
   // What is read and in which order, to notice that a run is continued on something else.
   std::string digest() const { return set.key + ", " + batches->order(); }
   ProgramShapes shapes() const;

@@ -261,6 +261,10 @@ for budget in soon 0 -5m 5x 1e9h nan; do
   refused "doctor --time-budget $budget" 2 '--time-budget' 'expected' '90s, 5m, 1h' 'remedy:' -- doctor "${small[@]}" "--time-budget=$budget"
 done
 refused "doctor --fail-on" 2 '--fail-on' 'low, medium or high' 'remedy:' -- doctor "${small[@]}" --fail-on awful
+refused "a key that asks for what cannot be done wrong here" 2 'there is no key `data.pin_memory`' 'expected: none: batches always go to a device through pinned memory' 'remedy:' -- plan "${small[@]}" data.pin_memory=false
+refused "tokenizing beside the step" 2 'no step waits for it' 'remedy:' -- train "${small[@]}" data.tokenize_on_the_fly=true
+refused "validation behind the loop" 2 'training.eval_every' 'remedy:' -- train "${small[@]}" training.validate_after_training=true
+refused "a second forward pass" 2 'one forward pass' 'remedy:' -- train "${small[@]}" training.double_forward=true
 refused "tune --time-budget" 2 '--time-budget' '90s, 5m, 1h' -- tune "${small[@]}" --time-budget soon
 refused "doctor of what does not fit" 3 'remedy:' -- doctor "${small[@]}" --memory 1KB
 

@@ -58,7 +58,9 @@ TEST_F(ProfileCommand, TheBudgetOfAnUpdateCloses) {
   EXPECT_LE(p.at("budget_seconds").at("residual").get<double>(), 0.02 * all);
   EXPECT_EQ(p.at("places_per_update"), 8 * 64);
   EXPECT_EQ(p.at("useful_share"), 1);
-  EXPECT_NEAR(p.at("useful_tokens_per_second").get<double>(), 8 * 64 / all, 1e-6 * 8 * 64 / all);
+  const double undisturbed = all - update + p.at("update_seconds").at("undisturbed").get<double>();
+  EXPECT_NEAR(p.at("useful_tokens_per_second").get<double>(), 8 * 64 / undisturbed,
+              1e-6 * 8 * 64 / undisturbed);
   double components = 0, ops = 0;
   for (const auto& row : p.at("components")) components += row.at("seconds").get<double>();
   for (const auto& row : p.at("ops")) ops += row.at("seconds").get<double>();
@@ -67,17 +69,34 @@ TEST_F(ProfileCommand, TheBudgetOfAnUpdateCloses) {
                        budget.at("optimizer").get<double>();
   EXPECT_NEAR(components, nodes, 1e-3 * nodes);
   EXPECT_NEAR(ops, nodes, 1e-3 * nodes);
+  for (const auto& row : p.at("ops"))
+    EXPECT_LE(row.at("limit_seconds").get<double>(), 1.05 * row.at("seconds").get<double>())
+        << row.at("name") << " is faster than the ceiling";
 }
 
 TEST_F(ProfileCommand, SeldomAndOftenAreCountedAtTheirPace) {
-  const auto seldom = profile("training.eval_every=500"), often = profile("training.eval_every=2");
-  const double each = seldom.at("validation").at("seconds");
-  EXPECT_GT(each, 0);
-  EXPECT_NEAR(seldom.at("budget_seconds").at("eval").get<double>(), each / 500, 1e-9);
-  // Measured in the updates themselves; within a factor of two of what one costs, half as often.
-  const double share = often.at("budget_seconds").at("eval");
-  EXPECT_GT(share, 0.25 * each);
-  EXPECT_LT(share, each);
+  for (const int every : {500, 2}) {
+    const auto p = profile(fmt::format("training.eval_every={0} sample.every={0}", every));
+    for (const auto& [occasion, owner] : {std::pair{"validation", "eval"}, {"sample", "sample"}}) {
+      const double each = p.at(occasion).at("seconds");
+      EXPECT_GT(each, 0);
+      EXPECT_NEAR(p.at("budget_seconds").at(owner).get<double>(), each / every, 1e-9) << owner;
+    }
+  }
+  EXPECT_EQ(profile("").at("budget_seconds").at("sample"), 0) << "at the end only";
+}
+
+// A large validation set is measured in part: what all of it takes follows.
+TEST_F(ProfileCommand, AllOfValidationIsKnownByAPart) {
+  auto seconds = [&](int batches) {
+    return profile(fmt::format("training.max_eval_batches={} training.eval_context=0", batches))
+        .at("validation")
+        .at("seconds")
+        .get<double>();
+  };
+  const double part = seconds(24), all = seconds(240);
+  EXPECT_GT(all, 5 * part);
+  EXPECT_LT(all, 20 * part);
 }
 
 TEST_F(ProfileCommand, TheTraceHoldsEveryNodeOfTheLastUpdates) {

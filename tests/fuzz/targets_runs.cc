@@ -108,7 +108,7 @@ std::vector<Example> run_json_examples() {
 // --- profiles of devices, as `plan --device FILE` reads them
 
 const std::string kMachine =
-    R"({"format":"millrace-machine-1","device":"a","made_with":"b","on_host":false,"memory_bytes":8000000000,)"
+    R"({"format":"millrace-machine-2","device":"a","made_with":"b","on_host":false,"memory_bytes":8000000000,)"
     R"("usual_precision":"bf16","precisions":{"bf16":{"flops_per_second":1e15,"bytes_per_second":4e12,)"
     R"("measured":"2026-11-16","watts":600,"overhead_bytes":5,"profiled":"2026-11-16",)"
     R"("node_seconds":2e-6,"ops":{"matmul":[{"nodes":3,"seconds":0.5,"limit_seconds":0.4},)"
