@@ -392,7 +392,7 @@ def seconds(value):
 
 
 def gain(before, after, by, paces=()):
-    """How many times as fast, and how sure that is: as the doctor has it."""
+    """How many times as fast, and by how much the turns disagree."""
     def speed(row, turn, pace):
         if pace:  # only what validation takes is new
             return 1 / (before["ms"] / 1e3 + turn["validation_s"] / pace)

@@ -194,11 +194,13 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
       std::span(p.result.losses)
           .subspan(static_cast<size_t>(options.warm_up), static_cast<size_t>(options.updates)));
   p.seconds = mean(p.update_seconds);
-  // A report comes every log_interval, a checkpoint that is among the updates at its own pace.
-  const Pace undisturbed =
-      undisturbed_pace(p.update_seconds, observer.sizes,
-                       std::max(std::min<double>(static_cast<double>(settings.log_interval), 10),
-                                p.saves_often ? std::ceil(p.checkpoint.every_updates) : 1));
+  // A report comes every log_interval, a checkpoint that is among the updates at its own pace. Few
+  // updates are long ones, to which a report is nothing.
+  const double between = std::min(static_cast<double>(std::min<int64_t>(settings.log_interval, 10)),
+                                  static_cast<double>(options.updates) / 8);
+  const Pace undisturbed = undisturbed_pace(
+      p.update_seconds, observer.sizes,
+      std::max(between, p.saves_often ? std::ceil(p.checkpoint.every_updates) : 1));
   p.undisturbed = undisturbed.seconds;
   p.noise = undisturbed.noise;
   p.ledger = observer.stop.since(observer.start);
@@ -213,7 +215,7 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
     return static_cast<double>(ns) * 1e-9;
   };
   const double validations = static_cast<double>(std::max<int64_t>(1, observer.validations)),
-               part = data.validation
+               part = data.validation_batches() > 0
                           ? static_cast<double>(data.validation_batches()) /
                                 static_cast<double>(data.validation->batches_per_epoch())
                           : 1,

@@ -43,7 +43,6 @@ class Searcher {
     }
     std::stable_sort(winners.begin(), winners.end(),
                      [](const Tried* a, const Tried* b) { return a->gain.ratio > b->gain.ratio; });
-    std::vector<Measured> best = result_.original;
     for (const Tried* winner : winners) {
       Tried joined{winner->remedy, {}, {}, false, {}};
       std::vector<std::string> overrides = result_.overrides;
@@ -61,12 +60,12 @@ class Searcher {
       if (result_.overrides.empty())
         joined.gain = winner->gain;
       else if (joined.runs.front().is_measured())
-        joined.gain = gain(best, joined.runs);
+        joined.gain = gain(whole_, joined.runs);
       joined.verdict = verdict_of(joined);
       joined.kept = joined.verdict == kFaster;
       if (joined.kept) {
         result_.overrides = std::move(overrides);
-        best = joined.runs;
+        whole_ = joined.runs;
       }
       result_.together.push_back(std::move(joined));
     }
@@ -85,8 +84,10 @@ class Searcher {
       if (!before.back().is_measured() || !after.back().is_measured()) return;
     }
     result_.original.insert(result_.original.end(), before.begin(), before.end());
+    // What was measured of the same before counts, too: it is further apart in time.
+    after.insert(after.begin(), whole_.begin(), whole_.end());
     result_.final_runs = std::move(after);
-    result_.confirmed = gain(before, result_.final_runs);
+    result_.confirmed = gain(result_.original, result_.final_runs);
   }
 
   double elapsed() const { return seconds_since(begin_); }
@@ -156,6 +157,7 @@ class Searcher {
   const TryOut& try_out_;
   const SearchOptions& options_;
   SearchResult& result_;
+  std::vector<Measured> whole_;  // runs of all that is kept
   const int64_t begin_ = now_ns();
   double seconds_ = 0;  // of all runs
   int runs_ = 0, faster_ = 0;

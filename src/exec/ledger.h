@@ -78,6 +78,12 @@ class Ledger {
   }
   // What a device worked since this was called last, by phase, as it says itself.
   void add_device(std::span<const int64_t> phase_ns);
+  // Nothing is under way on a device: what the host did since then is its own, whatever the device
+  // says next.
+  void settle_host() {
+    change(current_);
+    settled_ = ns_;
+  }
   Owner current() const { return current_; }
   int64_t total_ns() const { return last_ - start_; }
   int64_t ns(Owner owner) const { return ns_[static_cast<size_t>(owner)]; }

@@ -91,6 +91,22 @@ TEST(Ledger, ADevicesTimeIsNotTheHosts) {
   EXPECT_GE(waiting.ns(Owner::h2d), kStep / 2);
 }
 
+// Validation runs while no update is under way: the next ones, which keep the device busy, hide
+// none of it.
+TEST(Ledger, WhatTheHostDidAloneStays) {
+  Ledger ledger;
+  ledger.change(Owner::eval);
+  spend(2'000'000);
+  ledger.change(Owner::h2d);
+  ledger.settle_host();
+  const int64_t validated = ledger.ns(Owner::eval);
+  spend(2'000'000);
+  ledger.add_device(std::array<int64_t, 3>{1'000'000'000, 0, 0});
+  EXPECT_EQ(ledger.ns(Owner::eval), validated);
+  EXPECT_LE(ledger.ns(Owner::h2d), 10'000);
+  EXPECT_EQ(sum_of_parts(ledger), ledger.total_ns());
+}
+
 TEST(Ledger, TimeGoesToWhoOwnsIt) {
   Ledger ledger;
   ledger.change(Owner::input_wait);

@@ -197,6 +197,7 @@ class Loop {
     if (run_ && save_due()) save();
     if (run_)
       if (const std::string fault = run_->take_fault(); !fault.empty()) note(fault);
+    result_.ledger.settle_host();
     return true;
   }
 
