@@ -151,7 +151,7 @@ class Suite:
         step, begin = next(report for report in reports if report[0] > last / 5)
         return (end - begin) / (last - step)
 
-    def cold_ratio(self, case, report, optimized):
+    def cold_ratio(self, case, optimized):
         """Before and after in turns, the best of each: whoever else is on the machine only makes it slower."""
         before, after = [], []
         for turn in range(4):
@@ -181,9 +181,11 @@ class Suite:
         row["quiet"] = report["severity"] in ("none", "low")
         optimized = pathlib.Path(report["folder"]) / "config.optimized.yaml"
         if honest and confirmed and (self.folder / optimized).exists():
-            row["cold"] = self.cold_ratio(case, report, optimized)
+            row["cold"] = self.cold_ratio(case, optimized)
             row["honest"] = abs(row["cold"] / row["stated"] - 1) <= row["noise"]
         self.rows.append(row)
+        if self.options.out:  # as far as it is
+            pathlib.Path(self.options.out).write_text(json.dumps({"device": self.options.device, "rows": self.rows}, indent=1) + "\n")
         return row
 
     def run(self):
@@ -201,9 +203,9 @@ class Suite:
             else:
                 say = f"{row['severity']} {'ok' if row['quiet'] else 'FALSE ALARM: ' + row['verdict']}"
             print(f"{case.name:<34} {say}  ({row['seconds']:.0f} s)", flush=True)
-        return self.score(cases)
+        return self.score()
 
-    def score(self, cases):
+    def score(self):
         faults = [row for row in self.rows if row["expected"]]
         healthy = [row for row in self.rows if not row["expected"]]
         failed = 0
@@ -214,8 +216,6 @@ class Suite:
             met = good >= least * len(rows)
             failed += not met
             print(f"{name}: {good} of {len(rows)}{'' if met else f', less than {100 * least:.0f} %'}")
-        if self.options.out:
-            pathlib.Path(self.options.out).write_text(json.dumps({"device": self.options.device, "rows": self.rows}, indent=1) + "\n")
         return 1 if failed else 0
 
 
