@@ -167,15 +167,21 @@ Known look(const RunRequest& request, Idleness& idleness) {
 }
 
 // The config with what was kept, each key with what it gave, and with what the command line said.
-std::string optimized_config(const RunRequest& request, const SearchResult& r, Diagnosis& d) {
+std::string optimized_config(const RunRequest& request, const Settings& settings,
+                             const SearchResult& r, Diagnosis& d) {
   const auto run = load_settings(request);
   std::vector<ConfigChange> changes;
   auto change = [&](const std::string& assignment, const std::string& comment) {
     const size_t at = assignment.find('=');
     const std::string written = assignment.substr(0, at);
-    const std::string path = run->schema.path_of(written.substr(written.find_first_not_of('+')));
-    std::erase_if(changes, [&](const ConfigChange& c) { return c.path == path; });
-    changes.push_back({path, assignment.substr(at + 1), comment});
+    ConfigChange made{run->schema.path_of(written.substr(written.find_first_not_of('+'))),
+                      assignment.substr(at + 1), comment};
+    std::erase_if(changes, [&](const ConfigChange& c) {
+      const bool same = c.path == made.path;
+      if (same && comment.empty()) made.comment = c.comment;
+      return same;
+    });
+    changes.push_back(std::move(made));
   };
   for (const std::string& o : request.overrides) change(o, "");
   for (const Tried& t : r.together)
@@ -183,6 +189,11 @@ std::string optimized_config(const RunRequest& request, const SearchResult& r, D
       for (const std::string& o : t.remedy.overrides)
         change(o, fmt::format("{:+.0f} % +-{:.0f}, {}", 100 * (t.gain.ratio - 1),
                               100 * t.gain.noise * t.gain.ratio, maths_name(t.remedy.maths)));
+  const auto all = with_same_validation(settings, r.overrides);
+  for (size_t i = r.overrides.size(); i < all.size(); ++i) {
+    change(all[i], "");
+    if (changes.back().comment.empty()) changes.back().comment = "as many sequences as before";
+  }
   const std::string text = edit_config(run->config_text, changes, run->schema, d.config);
   d.diff = unified_diff(run->config_text, text, d.config, "config.optimized.yaml");
   return text;
@@ -272,9 +283,13 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
     options.say = [&](const std::string& what) {
       say(fmt::format("{:>6}  trying: {}", human_seconds(seconds_since(begin)), what));
     };
-    d.searched = search(runner, d.profile, updates, std::move(remedies), options);
+    const TryOut try_out = [&](const std::vector<std::string>& overrides, int64_t count) {
+      return runner(with_same_validation(known.settings, overrides), count);
+    };
+    d.searched = search(try_out, d.profile, updates, std::move(remedies), options);
     if (d.searched->is_faster())
-      folder->write("config.optimized.yaml", optimized_config(arguments.request, *d.searched, d));
+      folder->write("config.optimized.yaml",
+                    optimized_config(arguments.request, known.settings, *d.searched, d));
   }
   d.settle();
   if (worth_advice(d)) {

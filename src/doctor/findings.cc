@@ -44,9 +44,21 @@ class Shares {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
+constexpr std::string_view kBatchSize = "training.batch_size",
+                           kEvalBatches = "training.max_eval_batches";
+
+// What the last of some overrides sets a key to.
+int64_t value_of(std::string_view key, const std::vector<std::string>& overrides, int64_t usual) {
+  int64_t value = usual;
+  for (const std::string& o : overrides)
+    if (o.size() > key.size() && o.starts_with(key) && o[key.size()] == '=')
+      value = std::stoll(o.substr(key.size() + 1));
+  return value;
+}
+
 std::vector<std::string> micro_batch(int64_t batch, int64_t accumulated) {
-  return {fmt::format("training.batch_size={}", batch),
-          fmt::format("training.grad_accum={}", accumulated), "training.effective_batch=0"};
+  return {fmt::format("{}={}", kBatchSize, batch),
+          fmt::format("training.grad_accum={}", accumulated)};
 }
 
 Remedy accumulate_less(int64_t batch, int64_t accumulated, double ceiling) {
@@ -83,6 +95,8 @@ void small_batch(const Situation& at, const Shares& share, std::vector<Finding>&
          most, std::move(remedies)});
   } else if (s.batch_size <= 2 && s.data.batch_tokens == 0) {
     const int64_t larger = s.batch_size * 8;
+    std::vector<std::string> overrides = micro_batch(larger, 1);
+    if (s.effective_batch > 0) overrides.push_back("training.effective_batch=0");
     findings.push_back(
         {"batch.one",
          "an update has very few sequences",
@@ -91,7 +105,7 @@ void small_batch(const Situation& at, const Shares& share, std::vector<Finding>&
          room * 7 / 8,
          {{"batch",
            fmt::format("{} sequences an update: another optimisation, tune the rate", larger),
-           micro_batch(larger, 1), Maths::other_problem, room * 7 / 8}}});
+           std::move(overrides), Maths::other_problem, room * 7 / 8}}});
   }
 }
 
@@ -147,10 +161,11 @@ void evaluation(const Situation& at, const Shares& share, std::vector<Finding>& 
          {"training.eval_beam=1"},
          Maths::reporting,
          texts});
-  if (s.max_eval_batches == 0 || s.max_eval_batches > 20)
+  // As many sequences as 20 updates have.
+  if (const int64_t few = 20 * s.grad_accum; s.max_eval_batches == 0 || s.max_eval_batches > few)
     remedies.push_back({"eval_batches",
-                        "validation on 20 batches",
-                        {"training.max_eval_batches=20"},
+                        fmt::format("validation on {} batches", few),
+                        {fmt::format("{}={}", kEvalBatches, few)},
                         Maths::reporting,
                         all - texts});
   if (s.eval_context > 0)
@@ -364,6 +379,17 @@ std::vector<Finding> examine(const Situation& at) {
     return a.recoverable > b.recoverable;
   });
   return findings;
+}
+
+std::vector<std::string> with_same_validation(const Settings& s,
+                                              std::vector<std::string> overrides) {
+  const int64_t batch = value_of(kBatchSize, overrides, s.batch_size),
+                limit = value_of(kEvalBatches, overrides, s.max_eval_batches);
+  if (batch != s.batch_size && limit > 0) {
+    const int64_t sequences = limit * s.batch_size;
+    overrides.push_back(fmt::format("{}={}", kEvalBatches, (sequences + batch - 1) / batch));
+  }
+  return overrides;
 }
 
 std::vector<Remedy> knobs(const Situation& at) {

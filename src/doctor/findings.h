@@ -53,6 +53,11 @@ struct Situation {
   std::string fast_precision;         // what the device is fast in
 };
 
+// Overrides of one or more remedies, and what keeps validation at as many sequences as they ask for
+// where they change the size of a batch: its limit counts batches.
+std::vector<std::string> with_same_validation(const Settings& settings,
+                                              std::vector<std::string> overrides);
+
 // Worst first.
 std::vector<Finding> examine(const Situation& situation);
 // Every change that can be tried, whether something points at it or not: for `tune`.

@@ -1,0 +1,60 @@
+#include "doctor/findings.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+// A profile of a step in which arithmetic and validation share the time.
+nlohmann::ordered_json half_validation() {
+  return {{"seconds_with_occasions", 2.0},
+          {"budget_seconds", {{"forward", 0.4}, {"backward", 0.6}, {"eval", 1.0}}},
+          {"ops", nlohmann::ordered_json::array()},
+          {"ceiling", {{"flops_per_second", 1e12}}},
+          {"flops_per_update", 1e11},
+          {"update_seconds", {{"mean", 1.0}}},
+          {"useful_share", 1.0},
+          {"updates_of_run", 10.0},
+          {"validation", {{"every_updates", 2.0}, {"seconds", 2.0}}}};
+}
+
+TEST(FindingsTest, FewerValidationBatchesAreAsManySequencesWhateverTheBatch) {
+  for (const auto& [batch, accumulated] : {std::pair<int64_t, int64_t>{16, 1}, {1, 16}}) {
+    Settings s;
+    s.batch_size = batch;
+    s.grad_accum = accumulated;
+    const auto profile = half_validation();
+    const std::vector<Finding> found = examine({.settings = s,
+                                                .profile = profile,
+                                                .batching = "windows",
+                                                .saving = "",
+                                                .fast_precision = s.precision});
+    ASSERT_FALSE(found.empty());
+    EXPECT_EQ(found.front().id, "eval.share");
+    ASSERT_EQ(found.front().remedies.size(), 1u);
+    const Remedy& fewer = found.front().remedies.front();
+    EXPECT_EQ(with_same_validation(s, fewer.overrides), fewer.overrides);
+    // With the whole update at once it is 20 batches, either way.
+    Overrides both = fewer.overrides;
+    both.push_back("training.batch_size=16");
+    EXPECT_EQ(with_same_validation(s, both).back(),
+              batch == 16 ? "training.batch_size=16" : "training.max_eval_batches=20");
+  }
+}
+
+TEST(FindingsTest, ALargerBatchLeavesValidationAsItWas) {
+  Settings s;
+  s.batch_size = 4;
+  const Overrides larger{"training.batch_size=16"};
+  EXPECT_EQ(with_same_validation(s, larger), larger);  // all of it: nothing to hold
+  s.max_eval_batches = 10;
+  EXPECT_EQ(with_same_validation(s, larger).back(), "training.max_eval_batches=3");  // 40 of 16
+  EXPECT_EQ(with_same_validation(s, {"training.batch_size=2"}).back(),
+            "training.max_eval_batches=20");
+  EXPECT_EQ(with_same_validation(s, {"runtime.threads=0"}).size(), 1u);
+}
+
+}  // namespace
+}  // namespace millrace
