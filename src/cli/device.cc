@@ -92,7 +92,9 @@ std::unique_ptr<Backend> open_device(LoadedRun& run,
   Settings& s = run.settings;
   cpu::set_threads(static_cast<int>(s.threads));
   auto backend =
-      absent ? absent_device(*absent) : open_device(s.device, {.capture = s.use_compile}, note);
+      absent ? absent_device(*absent)
+             : open_device(s.device, {.capture = s.use_compile, .runs_at_once = s.steps_per_replay},
+                           note);
   if (s.device == "auto") run.schema.note("device", "auto: " + backend->name());
   if (s.precision == "auto")
     run.schema.note("training.precision", "auto: what " + backend->name() + " is fast in");

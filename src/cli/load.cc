@@ -194,6 +194,19 @@ void check_effective_batch(const LoadedRun& run) {
                                      s.batch_size * s.grad_accum)});
 }
 
+// Gradients of one update's batches are added up in buffers: what is not finite in them is cleared
+// before the next update begins.
+void check_replay(const LoadedRun& run) {
+  const Settings& s = run.settings;
+  if (s.steps_per_replay == 1 || s.grad_accum == 1) return;
+  throw Error({.code = ErrorCode::config,
+               .what = "several updates in one replay are for updates of one batch",
+               .where = run.schema.where("training.steps_per_replay"),
+               .expected = "training.steps_per_replay 1, or training.grad_accum 1",
+               .got = fmt::format("{} updates of {} batches", s.steps_per_replay, s.grad_accum),
+               .remedy = "a larger training.batch_size with grad_accum 1 is faster as well"});
+}
+
 // What stands in for `auto` until the memory is known, and for good where nothing is trained.
 void settle_batch_for_now(LoadedRun& run, int64_t settled) {
   const Settings& s = run.settings;
@@ -461,6 +474,7 @@ void take_batch(LoadedRun& run, int64_t batch, const std::string& reason) {
   if (s.effective_batch > 0 && !run.schema.was_set("training.grad_accum")) {
     s.grad_accum = s.effective_batch / batch;
     run.schema.note("training.grad_accum", "auto: what is left of effective_batch");
+    check_replay(run);
   }
   run.batch_is_open = false;
 }
@@ -506,6 +520,7 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
                .string();
   }
   check_effective_batch(*run);
+  check_replay(*run);
   check_passes(*run);
   check_device(run->settings.device, run->schema.where("device"));
   check_durations(*run);

@@ -27,6 +27,8 @@ constexpr const char* kHelp =
   millrace compare RUN_A RUN_B             two runs: where the time of an update changed, and what else differs
   millrace plan  CONFIG [--memory 8GiB]    parameters, FLOPs, exact memory: does it fit? before it runs
   millrace profile CONFIG                  some updates measured: where their time goes, and what could be saved
+  millrace doctor CONFIG [--quick]         why it is slow, what makes it faster: tried for real, and the faster config
+  millrace tune  CONFIG                    the same search over everything that can be tried
   millrace data stats CONFIG               lengths, and what padding costs with and without buckets and packing
   millrace data prepare CONFIG             tokenize now, so that training starts at once
   millrace generate RUN --prompt TEXT      text from a run, a checkpoint or a Hugging Face folder
@@ -43,6 +45,7 @@ Examples
   millrace train configs/lm-6x512.yaml --max-steps 20
   millrace plan configs/lm-6x512.yaml --memory 2GiB --why
   millrace plan configs/quickstart.yaml training.batch_size=256 --json
+  millrace doctor configs/quickstart.yaml --time-budget 2m
   millrace generate runs/latest --prompt "the " --temperature 0.7 --top-k 40
 
 Signals to a training run: SIGINT or SIGTERM saves and stops (a second one stops at once), SIGUSR1 saves.

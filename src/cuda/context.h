@@ -35,6 +35,8 @@ struct Device {
   int64_t shared_bytes = 0;  // of one block, when asked for
 };
 
+class RunQueue;
+
 // Device memory of its own, for tables that a kernel prepares.
 class DeviceBytes {
  public:
@@ -69,6 +71,7 @@ class Context {
     int64_t count = 0, bytes = 0;
   };
   Captures captures;
+  RunQueue* queue = nullptr;  // of the session whose runs are put off; null: none are
   // Held while the stream is captured: a thread that waits for it then would spoil the capture.
   std::mutex& capture_mutex() { return capture_mutex_; }
   cublasLtHandle_t lt();  // libraries are opened when first used: that takes a while

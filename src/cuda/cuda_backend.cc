@@ -9,6 +9,8 @@
 #include "cuda/executable.h"
 #include "cuda/gemm.h"
 #include "cuda/kernel.h"
+#include "cuda/memory_ceiling.h"
+#include "cuda/run_queue.h"
 
 namespace millrace::cuda {
 namespace {
@@ -86,29 +88,26 @@ class Numbers {
  public:
   explicit Numbers(size_t count) : count_(count) {
     MR_CUDA(cudaMallocHost(reinterpret_cast<void**>(&host_), count_ * sizeof(float)));
-    MR_CUDA(cudaEventCreateWithFlags(&there_, cudaEventDisableTiming));
   }
-  ~Numbers() {
-    (void)cudaEventDestroy(there_);
-    (void)cudaFreeHost(host_);
-  }
+  ~Numbers() { (void)cudaFreeHost(host_); }
   Numbers(const Numbers&) = delete;
   Numbers& operator=(const Numbers&) = delete;
   size_t count() const { return count_; }
   void start(std::span<const std::byte* const> places, cudaStream_t stream) {
     for (size_t i = 0; i < count_; ++i)
       MR_CUDA(cudaMemcpyAsync(host_ + i, places[i], sizeof(float), cudaMemcpyDeviceToHost, stream));
-    MR_CUDA(cudaEventRecord(there_, stream));
+    MR_CUDA(cudaEventRecord(there_.get(), stream));
   }
   std::vector<float> wait() {
-    MR_CUDA(cudaEventSynchronize(there_));
+    MR_CUDA(cudaEventSynchronize(there_.get()));
     return {host_, host_ + count_};
   }
+  bool is_there() const { return there_.is_over(); }
 
  private:
   size_t count_;
   float* host_ = nullptr;
-  cudaEvent_t there_ = nullptr;
+  Event there_{cudaEventDisableTiming};
 };
 
 // Gives its pinned memory back for the next step: taking some from the system stops the device.
@@ -119,6 +118,7 @@ class Borrowed : public Late {
       : numbers_(std::move(numbers)), pool_(pool) {}
   ~Borrowed() override { pool_.push_back(std::move(numbers_)); }
   std::vector<float> wait() override { return numbers_->wait(); }
+  bool is_there() const override { return numbers_->is_there(); }
 
  private:
   std::unique_ptr<Numbers> numbers_;
@@ -165,6 +165,7 @@ class CudaBackend : public Backend {
   void allow_timing(bool allowed) override { context_.choices().allow_timing(allowed); }
 
   bool runs_beside() const override { return options_.capture; }
+  int64_t runs_at_once() const override { return options_.capture ? options_.runs_at_once : 1; }
   KernelChoice choose(const OpCard& op, const OpSite& site) override {
     KernelChoice choice;
     const Kernel* k = pick_kernel(op, site, context_, &choice.declined);
@@ -186,13 +187,18 @@ class CudaBackend : public Backend {
   std::unique_ptr<Arena> allocate(int64_t bytes) override {
     return std::make_unique<CudaArena>(bytes, context_.device());
   }
-  std::unique_ptr<Staging> stage(std::byte* device, int64_t bytes) override {
-    return std::make_unique<CudaStaging>(device, bytes, context_.stream());
+  std::unique_ptr<Staging> stage(std::byte* inputs, int64_t bytes, std::byte* ring) override {
+    if (runs_at_once() > 1)
+      return std::make_unique<RunQueue>(context_, inputs, ring, bytes,
+                                        static_cast<size_t>(runs_at_once()));
+    return std::make_unique<CudaStaging>(inputs, bytes, context_.stream());
   }
   std::unique_ptr<Executable> load(const Plan& plan, std::span<std::byte* const> place) override {
     return make_executable(plan, place, context_, options_.capture);
   }
   std::unique_ptr<Late> fetch(std::span<const std::byte* const> places) override {
+    if (context_.queue)
+      if (auto put_off = context_.queue->fetch(places)) return put_off;
     std::unique_ptr<Numbers> numbers;
     for (auto at = pool_.begin(); at != pool_.end() && !numbers; ++at)
       if ((*at)->count() == places.size()) {
@@ -229,6 +235,7 @@ class CudaBackend : public Backend {
   void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return;
     MR_CUDA(cudaSetDevice(context_.device().index));
+    if (context_.queue && context_.queue->is_of_this_thread()) context_.queue->flush();
     {
       const std::lock_guard lock(context_.capture_mutex());
       MR_CUDA(cudaStreamSynchronize(context_.stream()));
@@ -274,6 +281,21 @@ Ceiling CudaBackend::measure_ceiling(Precision precision) {
       MR_CUDA(cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice,
                               context_.stream()));
     });
+    // What was written last may lie in the cache that all multiprocessors share. Its rate is the
+    // best of some sizes: how much of it one of them reaches fast differs between devices.
+    const int64_t capacity = context_.device().l2_bytes;
+    double rate = 0;
+    for (const int64_t part : {2, 4, 8}) {
+      constexpr int kPasses = 20;
+      const int64_t bytes = capacity / part / 16 * 16;
+      if (bytes == 0) continue;
+      const double seconds = context_.time([&] {
+        launch_move(to.data(), bytes, kPasses, context_.device().multiprocessors,
+                    context_.stream());
+      });
+      rate = std::max(rate, 2.0 * kPasses * static_cast<double>(bytes) / seconds);
+    }
+    if (rate > best.bytes) best.caches = {{static_cast<double>(capacity), rate}};
   } catch (const Error&) {
     (void)cudaGetLastError();  // no memory left for it: what was measured so far stands
   }

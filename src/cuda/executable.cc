@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "cuda/captured.h"
 #include "cuda/context.h"
+#include "cuda/run_queue.h"
 #include "exec/bound_node.h"
 #include "exec/lanes.h"
 
@@ -33,79 +35,7 @@ std::string op_site_text(const OpSite& site) {
 
 namespace {
 
-class Event {
- public:
-  explicit Event(unsigned flags = cudaEventDefault) {
-    MR_CUDA(cudaEventCreateWithFlags(&event_, flags));
-  }
-  ~Event() {
-    if (event_) (void)cudaEventDestroy(event_);
-  }
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  cudaEvent_t get() const { return event_; }
-  // Nanoseconds from `before`; both must have happened.
-  int64_t ns_since(const Event& before) const {
-    float ms = 0;
-    MR_CUDA(cudaEventElapsedTime(&ms, before.event_, event_));
-    return static_cast<int64_t>(1e6 * static_cast<double>(ms));
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-// A captured stretch of launches.
-class Captured {
- public:
-  Captured() = default;
-  ~Captured() {
-    if (exec_) (void)cudaGraphExecDestroy(exec_);
-  }
-  Captured(const Captured&) = delete;
-  Captured& operator=(const Captured&) = delete;
-  bool ready() const { return exec_ != nullptr; }
-  void launch(cudaStream_t stream) const { MR_CUDA(cudaGraphLaunch(exec_, stream)); }
-  // Why it could not be captured, or "".
-  template <typename Launch>
-  std::string capture(Context& context, Launch launches) {
-    const std::lock_guard lock(context.capture_mutex());
-    const cudaStream_t stream = context.stream();
-    MR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    cudaGraph_t graph = nullptr;
-    std::string reason;
-    try {
-      launches();
-    } catch (const Error& error) {
-      reason = error.fields().what;
-    }
-    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
-    if (reason.empty() && ended != cudaSuccess) reason = cudaGetErrorString(ended);
-    if (reason.empty()) {
-      size_t before = 0, after = 0, all = 0;
-      MR_CUDA(cudaMemGetInfo(&before, &all));
-      cudaError_t made = cudaGraphInstantiate(&exec_, graph, 0);
-      if (made == cudaSuccess) made = cudaGraphUpload(exec_, stream);
-      if (made != cudaSuccess) reason = cudaGetErrorString(made);
-      MR_CUDA(cudaMemGetInfo(&after, &all));
-      ++context.captures.count;
-      context.captures.bytes += before > after ? static_cast<int64_t>(before - after) : 0;
-    }
-    if (graph) (void)cudaGraphDestroy(graph);
-    if (!reason.empty()) {
-      (void)cudaGetLastError();
-      if (exec_) (void)cudaGraphExecDestroy(exec_);
-      exec_ = nullptr;
-    }
-    return reason;
-  }
-
- private:
-  cudaGraphExec_t exec_ = nullptr;
-};
-
-class CudaExecutable : public Executable {
+class CudaExecutable : public Executable, private Joinable {
  public:
   CudaExecutable(const Plan& plan, std::span<std::byte* const> place, Context& context,
                  bool capture)
@@ -129,8 +59,22 @@ class CudaExecutable : public Executable {
     if (update == nodes.size()) update_ = steps_.size();
     for (size_t i = 0; i <= steps_.size(); ++i) after_.emplace_back();
   }
+  ~CudaExecutable() override {
+    if (queue_) queue_->forget(*this);
+  }
 
   void run(Ledger* ledger, const std::function<void()>& before_update) override {
+    if (queue_) {
+      // The first ones are alone, and so are those that are captured with events.
+      const bool joins =
+          ledger && !before_update && capture_ && runs_ >= 2 && runs_ < next_profile_;
+      if (joins) return queue_->put_off(*this, *ledger);
+      queue_->come_first();
+    }
+    run_now(ledger, before_update);
+  }
+
+  void run_now(Ledger* ledger, const std::function<void()>& before_update) override {
     const cudaStream_t stream = context_.stream();
     const bool split = before_update && update_ < steps_.size();
     // The first run is launched plainly: libraries load their kernels, and a fault has a name. So
@@ -143,17 +87,13 @@ class CudaExecutable : public Executable {
         std::none_of(pending_.begin(), pending_.end(), [](const Run& r) { return r.profiled; });
     if (profiled) next_profile_ = plain && capture_ ? runs_ + 1 : runs_ + kProfileEvery;
     Run* run = nullptr;
-    if (ledger && ledger->timeline && clock_ns_ == 0) {
-      MR_CUDA(cudaEventRecord(clock_.get(), stream));
-      MR_CUDA(cudaEventSynchronize(clock_.get()));
-      clock_ns_ = now_ns();
-    }
+    if (ledger && ledger->timeline) clock_.set(stream);
     if (ledger) {
       if (pending_.size() == kPending) {
         MR_CUDA(cudaEventSynchronize(pending_.front().ends->end.get()));
         settle_one(banked_);
       }
-      pending_.push_back({&ring_[static_cast<size_t>(runs_) % kPending], ledger, profiled});
+      pending_.push_back({&ring_[timed_++ % kPending], ledger, profiled});
       run = &pending_.back();
       MR_CUDA(cudaEventRecord(run->ends->start.get(), stream));
     }
@@ -169,22 +109,18 @@ class CudaExecutable : public Executable {
   }
 
   bool settle(std::span<int64_t> phase_ns) override {
-    bool any = false;
+    bool any = queue_ && queue_->settle(phase_ns);
     for (size_t p = 0; p < banked_.size(); ++p) {
       any = any || banked_[p] > 0;
       phase_ns[p] += std::exchange(banked_[p], 0);
     }
-    while (!pending_.empty()) {
-      const cudaError_t status = cudaEventQuery(pending_.front().ends->end.get());
-      if (status == cudaErrorNotReady) break;
-      check(status, "cudaEventQuery");
+    for (; !pending_.empty() && pending_.front().ends->end.is_over(); any = true)
       settle_one(phase_ns);
-      any = true;
-    }
     return any;
   }
 
   void run_nodes(const std::function<bool(NodeId)>& after) override {
+    if (queue_) queue_->come_first();
     for (const Step& step : steps_) {
       run_step(step);
       MR_CUDA(cudaStreamSynchronize(context_.stream()));
@@ -238,23 +174,31 @@ class CudaExecutable : public Executable {
     const Run run = pending_.front();
     pending_.pop_front();
     if (run.profiled) read_profile();
+    account(*run.ledger, run.ledger->timeline ? clock_.ns_of(run.ends->start) : 0,
+            run.ends->end.ns_since(run.ends->start), phase_ns);
+  }
+  void account(Ledger& ledger, int64_t begin_ns, int64_t ns, std::span<int64_t> phase_ns) override {
     if (share_.empty()) share_.assign(steps_.size(), 1 / static_cast<double>(steps_.size()));
-    const auto total = static_cast<double>(run.ends->end.ns_since(run.ends->start));
-    NodeTimes& times = run.ledger->times_of(plan_);
+    NodeTimes& times = ledger.times_of(plan_);
     ++times.runs;
-    Timeline* const timeline = clock_ns_ > 0 ? run.ledger->timeline : nullptr;
     // One node behind the other, each as long as its share, also those that run beside others.
-    int64_t at = timeline ? clock_ns_ + run.ends->start.ns_since(clock_) : 0;
+    int64_t at = begin_ns;
     for (size_t i = 0; i < steps_.size(); ++i) {
-      const auto ns = static_cast<int64_t>(total * share_[i]);
+      const auto taken = static_cast<int64_t>(static_cast<double>(ns) * share_[i]);
       const NodeId id = steps_[i].node.id;
-      if (timeline)
-        timeline->add({at, at + ns, kComputeLane, plan_.graph[id].op->name,
-                       phase_name(plan_.graph[id].phase), plan_.graph.path(id)});
-      at += ns;
-      times.ns[static_cast<size_t>(steps_[i].node.id)] += ns;
-      phase_ns[static_cast<size_t>(plan_.graph[steps_[i].node.id].phase)] += ns;
+      if (begin_ns > 0)
+        ledger.timeline->add({at, at + taken, kComputeLane, plan_.graph[id].op->name,
+                              phase_name(plan_.graph[id].phase), plan_.graph.path(id)});
+      at += taken;
+      times.ns[static_cast<size_t>(id)] += taken;
+      phase_ns[static_cast<size_t>(plan_.graph[id].phase)] += taken;
     }
+  }
+
+  void launch_captured() override { launch_beside(); }
+  void has_run(int64_t times, const std::string& note) override {
+    runs_ += times;
+    if (!note.empty()) note_ = note;
   }
 
   // Steps [begin, end); `profiled`: with an event behind each.
@@ -308,7 +252,7 @@ class CudaExecutable : public Executable {
   void replay(Captured& captured, bool profiled) {
     if (!captured.ready()) {
       capturing_ = true;
-      const std::string reason = captured.capture(context_, [&] {
+      const std::string reason = captured.capture(context_, 1, [&] {
         if (profiled)
           launch(0, steps_.size(), true);
         else
@@ -339,8 +283,8 @@ class CudaExecutable : public Executable {
 
   const Plan& plan_;
   Context& context_;
-  Event clock_;           // what the device's clock was
-  int64_t clock_ns_ = 0;  // when the host's was this; 0: nobody has asked
+  RunQueue* const queue_ = context_.queue;  // null: no run is put off
+  ClockPair clock_;
   bool capture_, capturing_ = false;
   const bool waits_;  // for every node that is launched alone
   std::vector<Step> steps_;
@@ -351,6 +295,7 @@ class CudaExecutable : public Executable {
   std::array<int64_t, 3> banked_{};  // of runs that were settled to make room
   std::vector<Event> after_;         // of a profiled run: its start, then behind every node
   std::vector<double> share_;        // per step, of the last profiled run
+  size_t timed_ = 0;
   int64_t runs_ = 0, next_profile_ = 0;
   std::string note_;
 };

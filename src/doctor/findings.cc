@@ -218,6 +218,21 @@ void housekeeping(const Situation& at, const Shares& share, std::vector<Finding>
            said}}});
 }
 
+// Several updates in one replay; none where they are no remedy.
+std::vector<Remedy> longer_replays(const Situation& at, double ceiling) {
+  const Settings& s = at.settings;
+  std::vector<Remedy> list;
+  if (at.on_host || !s.use_compile || s.grad_accum > 1) return list;
+  for (const int64_t steps : {4, 16})
+    if (steps > s.steps_per_replay)
+      list.push_back({"replay",
+                      fmt::format("{} updates in one replay", steps),
+                      {fmt::format("training.steps_per_replay={}", steps)},
+                      Maths::same_bits,
+                      ceiling});
+  return list;
+}
+
 void device_settings(const Situation& at, const Shares& share, std::vector<Finding>& findings) {
   const Settings& s = at.settings;
   if (s.precision != at.fast_precision && (s.precision == "fp32" || s.precision == "tf32")) {
@@ -247,6 +262,12 @@ void device_settings(const Situation& at, const Shares& share, std::vector<Findi
                           Maths::same_bits,
                           idle}}});
   }
+  if (const double between = share.of({"idle_launch", "h2d"}); between >= 0.01)
+    if (auto remedies = longer_replays(at, between); !remedies.empty())
+      findings.push_back({"replay.short", "the device stands still between updates",
+                          fmt::format("{} of the time; an update takes {}", percent(between),
+                                      human_seconds(at.profile.at("update_seconds").at("mean"))),
+                          between, std::move(remedies)});
   if (at.on_host && s.threads > 0 && s.threads != at.cores) {
     // With too many, cores are shared out among threads that wait for each other.
     const bool few = s.threads < at.cores;
@@ -407,8 +428,10 @@ std::vector<Remedy> knobs(const Situation& at) {
   add(larger_batches(s, room));
   // Smaller ones may stay in a cache.
   for (const int64_t parts : {2, 4})
-    if (s.batch_size % parts == 0 && s.data.batch_tokens == 0)
+    if (s.batch_size % parts == 0 && s.data.batch_tokens == 0 && s.steps_per_replay == 1)
       add({accumulate_less(s.batch_size / parts, s.grad_accum * parts, room)});
+  // What is between the updates hides, where a device is never asked: a little may be had anyway.
+  add(longer_replays(at, std::max(0.02, share.of({"idle_launch", "h2d"}))));
   add(input_remedies(s, share.of({"input_wait"})));
   if (at.batching != "windows") add(batching_remedies(at, 1.0));
   return list;

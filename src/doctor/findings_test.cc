@@ -56,5 +56,33 @@ TEST(FindingsTest, ALargerBatchLeavesValidationAsItWas) {
   EXPECT_EQ(with_same_validation(s, {"runtime.threads=0"}).size(), 1u);
 }
 
+TEST(FindingsTest, ADeviceThatStandsStillBetweenUpdatesIsGivenMoreOfThem) {
+  auto profile = half_validation();
+  profile["budget_seconds"] = {{"forward", 0.5}, {"backward", 1.0}, {"idle_launch", 0.5}};
+  profile["validation"]["every_updates"] = 0.0;
+  Settings s;
+  auto found = [&](bool on_host) {
+    return examine({.settings = s,
+                    .profile = profile,
+                    .on_host = on_host,
+                    .batching = "windows",
+                    .saving = "",
+                    .fast_precision = s.precision});
+  };
+  EXPECT_TRUE(found(true).empty());
+  ASSERT_EQ(found(false).size(), 1u);
+  const Finding replay = found(false).front();
+  EXPECT_EQ(replay.id, "replay.short");
+  EXPECT_NEAR(replay.recoverable, 0.25, 1e-9);
+  ASSERT_EQ(replay.remedies.size(), 2u);
+  EXPECT_EQ(replay.remedies[0].overrides, Overrides{"training.steps_per_replay=4"});
+  s.steps_per_replay = 4;
+  ASSERT_EQ(found(false).size(), 1u);
+  EXPECT_EQ(found(false).front().remedies.size(), 1u);
+  s.steps_per_replay = 1;
+  s.grad_accum = 2;  // then only larger batches are a remedy
+  for (const Finding& f : found(false)) EXPECT_EQ(f.id, "batch.small");
+}
+
 }  // namespace
 }  // namespace millrace

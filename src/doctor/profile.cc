@@ -23,23 +23,30 @@ class ProfileObserver : public TrainObserver {
   void updated(const UpdateReport& update, Ledger& ledger) override {
     const int64_t step = update.step, end = options_.warm_up + options_.updates;
     ledger.change(ledger.current());
-    if (step > options_.warm_up && step <= end) {
-      times.push_back(static_cast<double>(now_ns() - last_) * 1e-9);
+    if (counting()) {
       places += update.places;
       sizes.push_back(update.places);
       useful += update.useful;
     }
-    if (step == options_.warm_up) {
+    if (step == end - std::min(options_.pictured, options_.updates)) ledger.timeline = &timeline_;
+    // The ledger has the time of all that came together: only behind the last of them it holds.
+    if (!update.last) return;
+    const int64_t now = now_ns();
+    times.resize(sizes.size(),
+                 static_cast<double>(now - last_) * 1e-9 /
+                     static_cast<double>(std::max<size_t>(1, sizes.size() - times.size())));
+    if (step >= options_.warm_up && first == 0) {
       start_energy_ = energy();
       start = ledger;
-    }
-    if (step == end - std::min(options_.pictured, options_.updates)) ledger.timeline = &timeline_;
-    if (step == end) {
+      first = step + 1;
+    } else if (step >= end && counting()) {
       ledger.timeline = nullptr;
       stop = ledger;
       stop_energy_ = energy();
+      stopped_ = step;
+    } else if (step >= end + kTail) {
+      tail = ledger.since(stop);
     }
-    if (step == end + kTail) tail = ledger.since(stop);
     last_ = now_ns();
   }
   void evaluated(int64_t, const Metrics&, bool) override { ++validations; }
@@ -55,8 +62,10 @@ class ProfileObserver : public TrainObserver {
   std::vector<int64_t> sizes;  // places of each
   Ledger start, stop, tail;
   int64_t validations = 0, samples = 0, places = 0, useful = 0;
+  int64_t first = 0;  // update that was measured
 
  private:
+  bool counting() const { return first > 0 && stopped_ == 0; }
   struct Energy {
     int64_t ns = 0;
     std::optional<double> joules;
@@ -69,7 +78,7 @@ class ProfileObserver : public TrainObserver {
   const Backend& backend_;
   Energy start_energy_, stop_energy_;
   Timeline& timeline_;
-  int64_t last_ = 0;
+  int64_t last_ = 0, stopped_ = 0;
 };
 
 // The pace of what comes whenever the first of several durations is over, in updates; without the
@@ -134,7 +143,9 @@ Pace undisturbed_pace(std::span<const double> times, std::span<const int64_t> si
 }  // namespace
 
 int64_t warm_up_of(const Backend& backend, const Programs& programs) {
-  return backend.on_host() ? 3 : 10 + 3 * static_cast<int64_t>(programs.steps.size());
+  return backend.on_host() ? 3
+                           : 10 + 3 * static_cast<int64_t>(programs.steps.size()) +
+                                 2 * (backend.runs_at_once() - 1);
 }
 
 double Profile::owner_seconds(Owner owner) const {
@@ -190,25 +201,26 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   if (p.result.stopped)
     throw Error({.code = ErrorCode::stopped, .what = "stopped before all updates were measured"});
   p.update_seconds = observer.times;
-  p.mean_loss = mean(
-      std::span(p.result.losses)
-          .subspan(static_cast<size_t>(options.warm_up), static_cast<size_t>(options.updates)));
+  p.options.updates = std::ssize(observer.times);
+  p.mean_loss = mean(std::span(p.result.losses)
+                         .subspan(static_cast<size_t>(observer.first - 1), observer.times.size()));
   p.seconds = mean(p.update_seconds);
   // A report comes every log_interval, a checkpoint that is among the updates at its own pace. Few
   // updates are long ones, to which a report is nothing.
   const double between = std::min(static_cast<double>(std::min<int64_t>(settings.log_interval, 10)),
-                                  static_cast<double>(options.updates) / 8);
+                                  static_cast<double>(p.options.updates) / 8);
   const Pace undisturbed = undisturbed_pace(
       p.update_seconds, observer.sizes,
       std::max(between, p.saves_often ? std::ceil(p.checkpoint.every_updates) : 1));
   p.undisturbed = undisturbed.seconds;
   p.noise = undisturbed.noise;
   p.ledger = observer.stop.since(observer.start);
-  p.places_per_update = static_cast<double>(observer.places) / static_cast<double>(options.updates);
+  p.places_per_update =
+      static_cast<double>(observer.places) / static_cast<double>(p.options.updates);
   p.useful_share = static_cast<double>(observer.useful) / static_cast<double>(observer.places);
   for (const NodeTimes& t : p.ledger.node_times())
     p.flops_per_update +=
-        t.plan->cost.flops * static_cast<double>(t.runs) / static_cast<double>(options.updates);
+        t.plan->cost.flops * static_cast<double>(t.runs) / static_cast<double>(p.options.updates);
   auto seconds_of = [](const Ledger& ledger, std::initializer_list<Owner> owners) {
     int64_t ns = 0;
     for (const Owner owner : owners) ns += ledger.ns(owner);

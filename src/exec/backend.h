@@ -35,6 +35,7 @@ class Late {
  public:
   virtual ~Late() = default;
   virtual std::vector<float> wait() = 0;
+  virtual bool is_there() const { return true; }  // there is nothing to wait for
 };
 
 // A Plan bound to memory, ready to run.
@@ -73,6 +74,7 @@ struct BackendOptions {
   // A step is captured once and replayed, where the device can. Otherwise it is launched node by
   // node, each waited for: a fault has a name.
   bool capture = true;
+  int64_t runs_at_once = 1;  // of one plan, in one replay, where it captures
 };
 
 class Backend : public KernelChooser {
@@ -97,8 +99,15 @@ class Backend : public KernelChooser {
   virtual std::string choices() const = 0;
   virtual void pin_choices(const std::string& choices) = 0;
   virtual std::unique_ptr<Arena> allocate(int64_t bytes) = 0;
-  // Null: inputs are written where they are read.
-  virtual std::unique_ptr<Staging> stage(std::byte*, int64_t) { return nullptr; }
+  // So many runs may be put off until they are started together: their results are late for as
+  // long.
+  virtual int64_t runs_at_once() const { return 1; }
+  // Null: inputs are written where they are read. `ring` has room for the inputs of as many runs as
+  // are started together.
+  virtual std::unique_ptr<Staging> stage(std::byte* /*inputs*/, int64_t /*bytes*/,
+                                         std::byte* /*ring*/) {
+    return nullptr;
+  }
   // `place[b]` is where buffer b of the plan lives.
   virtual std::unique_ptr<Executable> load(const Plan& plan, std::span<std::byte* const> place) = 0;
   // f32 numbers, read after all that was started before; at once, unless the device can do it

@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-SessionLayout layout_session(std::span<const Plan* const> plans) {
+SessionLayout layout_session(std::span<const Plan* const> plans, int64_t runs_at_once) {
   SessionLayout layout;
   std::set<std::string> inputs;
   for (const Plan* plan : plans) {
@@ -34,16 +34,18 @@ SessionLayout layout_session(std::span<const Plan* const> plans) {
       layout.state_bytes += aligned(type.bytes());
       if (input) layout.input_bytes = layout.state_bytes;
     }
+  layout.ring = layout.state_bytes;
+  if (runs_at_once > 1) layout.state_bytes += runs_at_once * layout.input_bytes;
   return layout;
 }
 
 Session::Session(Backend& backend, std::vector<const Plan*> plans)
     : backend_(backend),
       plans_(std::move(plans)),
-      layout_(layout_session(plans_)),
+      layout_(layout_session(plans_, backend.runs_at_once())),
       state_(backend.allocate(layout_.state_bytes)),
       scratch_(backend.allocate(layout_.scratch_bytes)),
-      staging_(backend.stage(state_->data(), layout_.input_bytes)) {
+      staging_(backend.stage(state_->data(), layout_.input_bytes, state_->data() + layout_.ring)) {
   for (const Plan* plan : plans_) {
     std::vector<std::byte*> place;
     for (const Buffer& b : plan->buffers) {

@@ -19,11 +19,12 @@ struct SessionLayout {
   std::map<std::string, int64_t> offset;  // leaf name -> place in the state
   std::map<std::string, TensorType> type;
   int64_t input_bytes = 0;  // inputs come first
+  int64_t ring = 0;         // behind the leaves: inputs of runs that are started together
   int64_t state_bytes = 0;
   int64_t scratch_bytes = 0;
   int64_t total_bytes() const { return state_bytes + scratch_bytes; }
 };
-SessionLayout layout_session(std::span<const Plan* const> plans);
+SessionLayout layout_session(std::span<const Plan* const> plans, int64_t runs_at_once = 1);
 
 class Session {
  public:

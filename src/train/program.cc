@@ -316,13 +316,13 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
   auto captured = [](const std::vector<Graph>& graphs, int64_t runs) {
     return std::min(2 * std::ssize(graphs), runs > 0 ? runs : INT64_MAX);
   };
-  const int64_t updates = settings.max_steps;
+  const int64_t updates = settings.max_steps, at_once = backend.runs_at_once();
   const auto overhead = backend.overhead_bytes(
-      options.precision, captured(steps, updates) +
-                             captured(accumulates, updates * (settings.grad_accum - 1)) +
-                             std::ssize(evaluates));
+      options.precision,
+      captured(steps, updates) + captured(accumulates, updates * (settings.grad_accum - 1)) +
+          std::ssize(evaluates) + (at_once > 1 ? at_once * std::ssize(steps) : 0));
   auto attempt = [&](const PassOptions& with) {
-    Programs p{{}, {}, {}, generation, texts, {}, with, overhead};
+    Programs p{{}, {}, {}, generation, texts, {}, with, overhead, at_once};
     // Timing the products of one shape takes a second; those of dozens would be a long wait.
     auto plan_all = [&](const std::vector<Graph>& graphs, std::vector<Plan>& plans) {
       for (const Graph& graph : graphs) {

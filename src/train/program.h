@@ -81,6 +81,7 @@ struct Programs {
   PassOptions passes;
   // Of a device, beside the arena: context and libraries, where they were measured.
   std::optional<int64_t> overhead;
+  int64_t runs_at_once = 1;  // of the device
 
   const Plan& step() const { return steps[0]; }  // of the largest batch
   std::vector<const Plan*> plans() const;
@@ -94,7 +95,9 @@ struct Programs {
   bool writes_texts() const { return !texts.decode.graph.nodes.empty(); }
   size_t texts_plan() const { return prefill_plan() + (generates() ? 2 : 0); }
   size_t refresh_plan() const { return plans().size() - 1; }
-  int64_t total_bytes() const { return layout_session(plans()).total_bytes(); }  // the arena
+  int64_t total_bytes() const {  // the arena
+    return layout_session(plans(), runs_at_once).total_bytes();
+  }
   // What must fit: the arena, and the overhead as far as it is known.
   int64_t needed_bytes() const { return total_bytes() + overhead.value_or(0); }
 };

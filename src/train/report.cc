@@ -29,6 +29,26 @@ std::string describe(const EpochReport& r) {
   return text;
 }
 
+Metrics metrics_of(const StepReport& r) {
+  return {{"train/loss", r.loss},
+          {"train/grad_norm", r.grad_norm},
+          {"train/learning_rate", r.learning_rate},
+          {"throughput/tokens_per_sec", r.tokens_per_second},
+          {"throughput/useful_tokens_per_sec", r.tokens_per_second * r.useful_share},
+          {"data/useful_share", r.useful_share},
+          {"throughput/steps_per_sec", 1 / r.step_seconds},
+          {"time/step", r.step_seconds}};
+}
+
+Metrics metrics_of(const EpochReport& r) {
+  Metrics metrics{{"train/epoch_loss", r.loss},
+                  {"train/epoch", static_cast<double>(r.epoch)},
+                  {"time/epoch", r.seconds},
+                  {"throughput/samples_per_sec", r.samples_per_second}};
+  for (const auto& [owner, share] : r.shares) metrics["time/epoch_" + owner] = share;
+  return metrics;
+}
+
 std::string describe_evaluation(int64_t step, const Metrics& metrics, bool best) {
   std::string text = fmt::format("step={} ", step);
   for (const auto& [name, value] : metrics) text += fmt::format("{}={:.4f} ", name, value);

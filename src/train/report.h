@@ -23,6 +23,7 @@ struct StepReport {
 struct UpdateReport {
   int64_t step = 0;
   int64_t places = 0, useful = 0;  // of its batches; those that were no padding
+  bool last = true;  // of the updates that a device gave back together; their time is shared
 };
 
 struct EpochReport {
@@ -38,6 +39,8 @@ std::string describe(const StepReport& report);
 std::string describe(const EpochReport& report);
 
 using Metrics = std::map<std::string, double>;
+Metrics metrics_of(const StepReport& report);
+Metrics metrics_of(const EpochReport& report);
 std::string describe_evaluation(int64_t step, const Metrics& metrics, bool best);
 
 // Who watches: the terminal in the program, nobody in tests.

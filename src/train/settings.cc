@@ -168,6 +168,13 @@ void Settings::declare(Schema& s) {
       .help(
           "CUDA: a step is captured once as a graph and replayed. false: it is launched node by "
           "node, each waited for, so that a fault has a name.");
+  s.integer("training.steps_per_replay", &steps_per_replay)
+      .range(1, 64)
+      .help(
+          "CUDA: so many updates with batches of one shape are one graph, and reach the device in "
+          "one go; for models whose update takes less than about a millisecond. The same bits. "
+          "Reports, validation and checkpoints come between graphs: a divisor of log_interval "
+          "suits. Needs grad_accum 1.");
   s.integer("training.max_length", &max_length)
       .range(1, 1 << 20)
       .alias("training.max_tgt_len")

@@ -79,6 +79,7 @@ struct Settings {
   int64_t max_source_length = -1;  // -1: auto
   IntegerRows length_curriculum;   // of an update, a source's length and a target's
   int64_t effective_batch = 0;     // 0: not said
+  int64_t steps_per_replay = 1;
   double label_smoothing = 0;
   OptimizerSettings optimizer;
   ScheduleSettings schedule;

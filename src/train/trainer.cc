@@ -93,6 +93,13 @@ class Loop {
   }
 
  private:
+  // An update that a device has been given and that nobody has read the loss of.
+  struct Started {
+    std::unique_ptr<Late> results;
+    UpdateReport report;
+    size_t plan;
+  };
+
   // While it lives the parameters are the averaged ones.
   struct WithAverage {
     explicit WithAverage(Loop& loop) : loop_(loop) { swap(); }
@@ -271,35 +278,48 @@ class Loop {
     state_.places += batches->places;
     window_places_ += batches->places;
     places_ += batches->places;
-    settle_updates(backend_.on_host() ? 0 : 1);
+    // A device works on some while others are put together.
+    settle_updates(backend_.on_host() ? 0 : static_cast<size_t>(2 * backend_.runs_at_once() - 1));
   }
 
-  // Reads what updates gave until only `keep` are under way.
+  // Reads what updates gave until only `keep` are under way, and what else is there.
   void settle_updates(size_t keep) {
     while (started_.size() > keep) {
-      const Started update = std::move(started_.front());
-      started_.pop_front();
-      std::vector<float> values;
       {
         const OwnerScope waiting(result_.ledger, Owner::idle_launch);
-        values = update.results->wait();
+        (void)started_.front().results->wait();
       }
       session_.settle(result_.ledger);
-      note_once(session_.note(update.plan));
-      const double loss = values[0];
-      norm_ = values[1];
-      step_plan_ = update.plan;
-      step_seconds_.push_back(seconds_since(std::exchange(settled_ns_, now_ns())));
-      if (update.report.step == 1) state_.first_loss = loss;
-      state_.last_loss = loss;
-      result_.losses.push_back(loss);
-      if (std::isfinite(loss) && std::isfinite(norm_))
-        healthy(update.report.step, loss);
-      else
-        not_finite(update.report.step, loss);
-      observer_.updated(update.report, result_.ledger);
-      loader_->watch(result_.ledger.timeline);
+      size_t there = 1;
+      while (there < started_.size() && started_[there].results->is_there()) ++there;
+      const double seconds =
+          seconds_since(std::exchange(settled_ns_, now_ns())) / static_cast<double>(there);
+      // A roll-back throws away the rest.
+      for (; there > 0 && !started_.empty(); --there) {
+        Started update = std::move(started_.front());
+        started_.pop_front();
+        update.report.last = there == 1;
+        settle_update(update, seconds);
+      }
     }
+  }
+
+  void settle_update(const Started& update, double seconds) {
+    const std::vector<float> values = update.results->wait();
+    note_once(session_.note(update.plan));
+    const double loss = values[0];
+    norm_ = values[1];
+    step_plan_ = update.plan;
+    step_seconds_.push_back(seconds);
+    if (update.report.step == 1) state_.first_loss = loss;
+    state_.last_loss = loss;
+    result_.losses.push_back(loss);
+    if (std::isfinite(loss) && std::isfinite(norm_))
+      healthy(update.report.step, loss);
+    else
+      not_finite(update.report.step, loss);
+    observer_.updated(update.report, result_.ledger);
+    loader_->watch(result_.ledger.timeline);
   }
 
   void write_scalar(const char* leaf, float value) {
@@ -411,19 +431,12 @@ class Loop {
     observer_.step(report);
     if (run_) {
       run_->log(describe(report));
-      Metrics metrics{
-          {"train/loss", report.loss},
-          {"train/grad_norm", report.grad_norm},
-          {"train/learning_rate", report.learning_rate},
+      Metrics metrics = metrics_of(report);
+      metrics.merge(Metrics{
           {"train/epoch", epochs_done()},
           {"train/tokens_seen", static_cast<double>(state_.tokens)},
-          {"throughput/tokens_per_sec", report.tokens_per_second},
-          {"throughput/useful_tokens_per_sec", report.tokens_per_second * report.useful_share},
-          {"data/useful_share", report.useful_share},
           {"throughput/loader_workers", static_cast<double>(loader_->workers())},
-          {"throughput/steps_per_sec", 1 / report.step_seconds},
-          {"time/step", report.step_seconds},
-          {"memory/predicted_peak_bytes", static_cast<double>(session_.allocated_bytes())}};
+          {"memory/predicted_peak_bytes", static_cast<double>(session_.allocated_bytes())}});
       for (size_t i = 0; i < kOwners; ++i) {
         const auto owner = static_cast<Owner>(i);
         metrics[fmt::format("time/{}", owner_name(owner))] =
@@ -458,23 +471,17 @@ class Loop {
     report.seconds = seconds_since(epoch_ns_);
     report.samples_per_second = static_cast<double>(state_.epoch.steps) *
                                 static_cast<double>(s_.batch_size * s_.grad_accum) / report.seconds;
-    Metrics metrics{{"train/epoch_loss", report.loss},
-                    {"train/epoch", static_cast<double>(report.epoch)},
-                    {"time/epoch", report.seconds},
-                    {"throughput/samples_per_sec", report.samples_per_second}};
     for (size_t i = 0; i < kOwners; ++i) {
       const auto owner = static_cast<Owner>(i);
       const double share = owner_seconds(owner, epoch_ledger_) / report.seconds;
-      if (share <= 0) continue;
-      report.shares.emplace_back(owner_name(owner), share);
-      metrics[fmt::format("time/epoch_{}", owner_name(owner))] = share;
+      if (share > 0) report.shares.emplace_back(owner_name(owner), share);
     }
     std::sort(report.shares.begin(), report.shares.end(),
               [](const auto& a, const auto& b) { return a.second > b.second; });
     observer_.epoch(report);
     if (run_) {
       run_->log(describe(report));
-      run_->metrics("epoch", state_.step, metrics);
+      run_->metrics("epoch", state_.step, metrics_of(report));
     }
     state_.epoch = {};
     epoch_ns_ = now_ns();
@@ -643,12 +650,6 @@ class Loop {
   RunLength length_;
   std::vector<Duration> eval_every_;
   std::optional<Loader> loader_;
-  // Updates that a device has been given and that nobody has read the loss of.
-  struct Started {
-    std::unique_ptr<Late> results;
-    UpdateReport report;
-    size_t plan;
-  };
   std::deque<Started> started_;
   int64_t updates_ = 0;     // started in this sitting
   int64_t settled_ns_ = 0;  // when the last one was read

@@ -648,6 +648,7 @@ refused "training: a beam wider than the vocabulary" 2 'wider than the vocabular
 refused "a beam wider than the vocabulary" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate "$pairs" --prompt one --beam 1000
 refused "an input that is not there" 2 'nowhere.txt' 'expected:' 'remedy:' -- generate "$pairs" --input nowhere.txt
 refused "a model of pairs without targets" 2 'reads pairs of source and target' '`data.train`' 'expected: data.train_target' 'remedy:' -- train pairs.yaml data.train_target=[]
+refused "a replay of updates that are several batches" 2 'training.steps_per_replay' 'got:      4 updates of 2 batches' 'remedy:' -- train pairs.yaml training.steps_per_replay=4 training.grad_accum=2
 refused "factors that do not make the batch" 2 'training.effective_batch' 'expected: batch_size 4 x grad_accum 1 = 4' 'got:      16' 'remedy:' -- train pairs.yaml effective_batch=16
 
 refused "a head for no key/value head" 2 'model.num_heads 2 is not divisible by model.num_kv_heads 3' 'expected:' 'remedy:' -- train pairs.yaml model.num_kv_heads=3
@@ -1070,7 +1071,7 @@ report "made in the loop, not behind it" "$(cmp -s "runs/latest/checkpoints/chec
 run --help
 problem=
 [ "$code" -eq 0 ] || problem+="  exit code $code"
-commands=$(sed -n 's/.*add_subcommand("\([a-z-]*\)".*/\1/p' "$repository"/src/cli/*.cc)
+commands=$(tr -d '\n' <"$repository/src/cli/main.cc" | grep -oE '\bapp\.add_subcommand\( *"[a-z-]+' | sed 's/.*"//')
 [ -n "$commands" ] || problem+="  found no sub-commands in src/cli"
 for command in $commands; do
   grep -qE "millrace $command\b" "$work/out" || problem+="  --help lacks \`$command\`"$'\n'

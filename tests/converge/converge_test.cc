@@ -12,6 +12,7 @@
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
+#include "tests/graph/poisoned_backend.h"
 #include "train/program.h"
 #include "train/trainer.h"
 
@@ -69,6 +70,12 @@ class Converge : public testing::Test {
   static TrainResult train_model(const std::string& model_keys, const Settings& settings,
                                  const Dataset& data, const std::string& family,
                                  TrainObserver& observer) {
+    const auto backend = cpu::make_backend(cpu::best_isa());
+    return train_model(model_keys, settings, data, family, observer, *backend);
+  }
+  static TrainResult train_model(const std::string& model_keys, const Settings& settings,
+                                 const Dataset& data, const std::string& family,
+                                 TrainObserver& observer, Backend& backend) {
     const auto model = make_model(family);
     Schema schema;
     model->declare(schema);
@@ -77,13 +84,92 @@ class Converge : public testing::Test {
     model->resolve(schema,
                    data.has_trajectories() ? data.normalisation.channels() : data.vocab_size,
                    {settings.max_length, settings.max_length});
-    const auto backend = cpu::make_backend(cpu::best_isa());
     DataObserver silent;
     const TrainingData training = make_training_data(data, settings, model->takes(), silent);
-    const Programs programs = make_programs(*model, settings, training.shapes(), *backend);
-    return train(*model, settings, training, *backend, programs, nullptr, observer);
+    const Programs programs = make_programs(*model, settings, training.shapes(), backend);
+    return train(*model, settings, training, backend, programs, nullptr, observer);
   }
 };
+
+// A device that gives the numbers of several runs back together, as one does that starts them
+// together: when somebody waits for one of them.
+class LateBackend : public PoisonedBackend {
+ public:
+  explicit LateBackend(int64_t at_once)
+      : PoisonedBackend(cpu::best_isa()), at_once_(static_cast<size_t>(at_once)) {}
+  bool on_host() const override { return false; }
+  int64_t runs_at_once() const override { return static_cast<int64_t>(at_once_); }
+  std::unique_ptr<Late> fetch(std::span<const std::byte* const> numbers) override {
+    if (group_->count == at_once_ || group_->asked) group_ = std::make_shared<Group>();
+    ++group_->count;
+    most_waiting = std::max(most_waiting, ++waiting_);
+    return std::make_unique<Together>(PoisonedBackend::fetch(numbers), group_, *this);
+  }
+  int64_t most_waiting = 0;  // updates that nobody had read, at the most
+
+ private:
+  struct Group {
+    size_t count = 0;
+    bool asked = false;
+  };
+  class Together : public Late {
+   public:
+    Together(std::unique_ptr<Late> late, std::shared_ptr<Group> group, LateBackend& device)
+        : late_(std::move(late)), group_(std::move(group)), device_(device) {}
+    ~Together() override { --device_.waiting_; }
+    std::vector<float> wait() override {
+      group_->asked = true;
+      return late_->wait();
+    }
+    bool is_there() const override { return group_->asked; }
+
+   private:
+    std::unique_ptr<Late> late_;
+    std::shared_ptr<Group> group_;
+    LateBackend& device_;
+  };
+  size_t at_once_;
+  int64_t waiting_ = 0;
+  std::shared_ptr<Group> group_ = std::make_shared<Group>();
+};
+
+class UpdateList : public TrainObserver {
+ public:
+  void updated(const UpdateReport& update, Ledger&) override {
+    steps.push_back(update.step);
+    groups += update.last ? 1 : 0;
+  }
+  void evaluated(int64_t step, const Metrics&, bool) override { evaluated_at.push_back(step); }
+  std::vector<int64_t> steps, evaluated_at;
+  int64_t groups = 0;
+};
+
+TEST_F(Converge, UpdatesThatAreStartedTogetherAreTheSame) {
+  Settings s = small_run(30);
+  s.eval_every = {{10}};
+  s.log_interval = 10;
+  const Dataset data = periodic_text();
+  TrainObserver nobody;
+  const TrainResult plain = train_model(kGpt2, s, data, "gpt", nobody);
+  for (const int64_t at_once : {1, 4, 5, 64}) {
+    SCOPED_TRACE(at_once);
+    LateBackend device(at_once);
+    UpdateList list;
+    const TrainResult late = train_model(kGpt2, s, data, "gpt", list, device);
+    EXPECT_EQ(late.losses, plain.losses);
+    EXPECT_EQ(late.validation_loss, plain.validation_loss);
+    EXPECT_EQ(list.evaluated_at, (std::vector<int64_t>{10, 20, 30}));
+    ASSERT_EQ(list.steps.size(), 30u);
+    for (size_t i = 0; i < list.steps.size(); ++i)
+      EXPECT_EQ(list.steps[i], static_cast<int64_t>(i) + 1);
+    // Nothing is put off beyond what is due, after 10, 16 (an epoch), 20 and 30: a group ends
+    // there.
+    EXPECT_EQ(list.groups, at_once == 1 ? 30 : at_once == 4 ? 9 : at_once == 5 ? 7 : 4);
+    EXPECT_EQ(device.most_waiting, at_once == 1 ? 2 : at_once == 4 ? 8 : 10);
+    // Each took its part of the time of those that came with it.
+    EXPECT_GT(late.median_step_seconds, 0);
+  }
+}
 
 TEST_F(Converge, PeriodicTextIsLearnt) {
   const TrainResult result = train_model(kGpt2, small_run(150), periodic_text());

@@ -87,6 +87,48 @@ TEST_P(CudaModel, IsReadWhileStepsAreCaptured) {
   }
 }
 
+// Several updates in one graph give what they give one by one, and their time is accounted for.
+TEST_P(CudaModel, SeveralUpdatesInOneReplay) {
+  static const std::string kResults[] = {"loss", "grad_norm"};
+  constexpr int64_t kUpdates = 23;  // the first are alone, the last few are less than a graph's
+  std::vector<std::vector<float>> losses, parameters;
+  for (const int64_t at_once : {1, 4}) {
+    const auto backend = open_cuda(0, {.runs_at_once = at_once});
+    ASSERT_EQ(backend->runs_at_once(), at_once);
+    PassOptions options;
+    options.precision = Precision::bf16;
+    const Plan plan = make_plan(tiny_.step_graph(), options, *backend);
+    const Plan* const one[] = {&plan};
+    const Plan refresh = make_refresh_plan(one, *backend);
+    Session session(*backend, {&plan, &refresh});
+    train_steps(session, 0, tiny_, 1, false, [&] { session.run(1); });
+    Ledger ledger;
+    std::vector<std::unique_ptr<Late>> late;
+    for (int64_t i = 0; i < kUpdates; ++i) {
+      const auto number = static_cast<float>(i + 2);
+      session.write<float>("step", std::span(&number, 1));
+      if (session.has("random_key"))
+        session.write<int32_t>("random_key", std::vector<int32_t>{5, 0, static_cast<int>(i), 0});
+      if (session.has("tokens")) {
+        std::vector<int32_t> tokens(static_cast<size_t>(tiny_.shape.batch * tiny_.shape.length),
+                                    static_cast<int32_t>(i % TinyModel::kVocabulary));
+        session.write<int32_t>("tokens", tokens);
+      }
+      session.run(0, &ledger);
+      late.push_back(session.fetch(0, kResults));
+    }
+    losses.emplace_back();
+    for (const auto& l : late)
+      for (const float value : l->wait()) losses.back().push_back(value);
+    session.settle(ledger);
+    EXPECT_EQ(ledger.times_of(plan).runs, kUpdates);
+    EXPECT_EQ(session.note(0), "");
+    parameters.push_back(session.read<float>(tiny_.model->parameters()[0].name));
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(parameters[0], parameters[1]);
+}
+
 TEST_P(CudaModel, TrainsAsTheCpuDoes) {
   Backend& backend = *test_device().backend;
   const auto cpu = cpu::make_backend(cpu::best_isa());
