@@ -75,6 +75,15 @@ std::optional<MachineProfile> find_absent_device(const std::string& word) {
                          "machines/*.json in its cache folder"});
 }
 
+double known_flops(const DeviceKind& kind, Precision precision) {
+  for (const KnownDevice& known : kKnownDevices) {
+    const MachineProfile machine = parse_machine_profile(known.text, std::string(known.name));
+    if (machine.device != kind.device) continue;
+    if (const PrecisionProfile* p = machine.find(precision)) return p->ceiling.flops;
+  }
+  return 0;
+}
+
 void settle_precision(Settings& settings, const Backend& backend, const std::string& where) {
   if (settings.precision == "auto") settings.precision = precision_name(backend.usual_precision());
   if (backend.computes(settings.pass_precision())) return;

@@ -20,6 +20,8 @@ std::unique_ptr<Backend> open_device(const std::string& device, const BackendOpt
 // A device that is not here, by its name (configs/devices) or the file of its profile; nothing
 // where the word is one that open_device knows. Error (code config) when it is neither.
 std::optional<MachineProfile> find_absent_device(const std::string& word);
+// What one of this kind was measured to do (configs/devices); 0: nobody has measured one.
+double known_flops(const DeviceKind& kind, Precision precision);
 // Makes `auto` what the device is fast in. Error when it cannot compute so.
 void settle_precision(Settings& settings, const Backend& backend, const std::string& where);
 // The device of a run, or a stand-in for one that is not here. Settles what was `auto`.

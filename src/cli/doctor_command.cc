@@ -100,7 +100,24 @@ struct Known {
   std::string saving;  // what is computed twice or cut, to fit
   int64_t vocabulary = 0, words = 0;
   std::string machine, data, batching, fast_precision;
+  double flops_of_kind = 0;  // what another of its kind was measured to do; 0: not known
 };
+
+// What is wrong with the device itself: no setting mends it.
+std::vector<std::string> device_notes(const Known& known, const nlohmann::ordered_json& profile) {
+  constexpr double kAsFast = 0.85;  // ceilings of two of a kind, one warm, one not
+  std::vector<std::string> notes;
+  if (profile.contains("slowed"))
+    notes.push_back(fmt::format("the device holds its clock down: {}",
+                                profile.at("slowed").get<std::string>()));
+  const double here = profile.at("ceiling").at("flops_per_second").get<double>();
+  if (here > 0 && here < kAsFast * known.flops_of_kind)
+    notes.push_back(fmt::format(
+        "products reach {:.0f} TFLOP/s here, {:.0f} on another device of this kind: look at its "
+        "cooling, its power limit, and who else is on it",
+        here * 1e-12, known.flops_of_kind * 1e-12));
+  return notes;
+}
 
 // Trials beside other work would measure that work too, and disturb it. Asked before anything that
 // takes time of its own.
@@ -163,12 +180,12 @@ Known look(const RunRequest& request, Idleness& idleness) {
   k.data = run->data.set.description();
   k.batching = resolved_batching(s.data.batching, run->data.set, takes.packed_rows);
   k.fast_precision = precision_name(backend->usual_precision());
+  k.flops_of_kind = known_flops(backend->kind(), s.pass_precision());
   return k;
 }
 
 // The config with what was kept, each key with what it gave, and with what the command line said.
-std::string optimized_config(const RunRequest& request, const Settings& settings,
-                             const SearchResult& r, Diagnosis& d) {
+std::string optimized_config(const RunRequest& request, const SearchResult& r, Diagnosis& d) {
   const auto run = load_settings(request);
   std::vector<ConfigChange> changes;
   auto change = [&](const std::string& assignment, const std::string& comment) {
@@ -189,9 +206,9 @@ std::string optimized_config(const RunRequest& request, const Settings& settings
       for (const std::string& o : t.remedy.overrides)
         change(o, fmt::format("{:+.0f} % +-{:.0f}, {}", 100 * (t.gain.ratio - 1),
                               100 * t.gain.noise * t.gain.ratio, maths_name(t.remedy.maths)));
-  const auto all = with_same_validation(settings, r.overrides);
-  for (size_t i = r.overrides.size(); i < all.size(); ++i) {
-    change(all[i], "");
+  // All together they may set something that none of them does alone.
+  for (const std::string& o : r.overrides) {
+    change(o, "");
     if (changes.back().comment.empty()) changes.back().comment = "as many sequences as before";
   }
   const std::string text = edit_config(run->config_text, changes, run->schema, d.config);
@@ -270,6 +287,8 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
                             known.batching,   known.packable,
                             known.saving,     known.fast_precision};
   d.findings = examine(situation);
+  for (std::string& note : device_notes(known, d.profile.profile))
+    d.notes.push_back(std::move(note));
   if (!arguments.quick) {
     std::vector<Remedy> remedies;
     if (everything)
@@ -287,9 +306,9 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
       return runner(with_same_validation(known.settings, overrides), count);
     };
     d.searched = search(try_out, d.profile, updates, std::move(remedies), options);
+    d.searched->overrides = with_same_validation(known.settings, d.searched->overrides);
     if (d.searched->is_faster())
-      folder->write("config.optimized.yaml",
-                    optimized_config(arguments.request, known.settings, *d.searched, d));
+      folder->write("config.optimized.yaml", optimized_config(arguments.request, *d.searched, d));
   }
   d.settle();
   if (worth_advice(d)) {

@@ -26,6 +26,8 @@ p.quiet{color:var(--quiet);font-size:.9rem}
 .facts{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0;padding:0}
 .facts div{flex:1 1 9rem;background:var(--box);padding:.5rem .8rem}
 .facts b{display:block;font-size:1.25rem}
+.bar{display:flex;height:46px;line-height:46px;overflow:hidden;margin:.6rem 0;color:#111;font-size:.88rem}
+.bar span{flex-basis:0;min-width:0;overflow:hidden;text-align:center;white-space:nowrap}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.4rem;list-style:none;margin:.6rem 0;padding:0}
 .dot{display:inline-block;width:.8em;height:.8em;margin-right:.45em;border-radius:2px}
 .wide{overflow-x:auto}
@@ -40,10 +42,10 @@ td{overflow-wrap:anywhere;min-width:4.5rem}
 .tried td:first-child{min-width:11rem}
 code{font-size:.92em}
 pre{background:var(--box);padding:.7rem 1rem;overflow-x:auto;font-size:.88rem;line-height:1.4}
-pre span{display:block;white-space:pre-wrap;overflow-wrap:anywhere}
+pre span{display:block;width:max-content;min-width:100%;white-space:pre}
 li{overflow-wrap:anywhere}
 @media print{body{max-width:none;padding:0;font-size:11pt}svg,tr,pre,.facts,.verdict{break-inside:avoid}h2{break-after:avoid}
-*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}.wide svg,.wide.lanes svg,.wide table{min-width:0}}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}pre span{width:auto;white-space:pre-wrap;overflow-wrap:anywhere}.wide svg,.wide.lanes svg,.wide table{min-width:0}}
 )";
 
 std::string section(std::string_view title, std::string_view body) {
@@ -80,17 +82,25 @@ std::string budget_section(const Diagnosis& d) {
   const auto budget = budget_of(d.profile);
   const double total = std::accumulate(budget.begin(), budget.end(), 0.0);
   constexpr double kSeen = 0.0005;  // less is 0.0 %, and nothing of it can be seen
-  // One line high on any screen: its legend stands beside it as text.
-  std::string s = budget_picture(budget) + "<ul class=\"legend\">";
+  // As high on a phone as on any screen: its legend stands below it as text.
+  constexpr double kRoom = 0.09;  // for a number
+  std::string s =
+      "<div class=\"bar\" role=\"img\" aria-label=\"the time of an update, by what it was spent "
+      "on\">";
+  std::string legend = "<ul class=\"legend\">";
   for (const Owner owner : owners_in_order(budget)) {
-    const double its = budget[static_cast<size_t>(owner)];
-    if (its < kSeen * total) continue;
-    s += fmt::format("<li>{}{}: {} ({:.1f} %)</li>\n", dot(owner_name(owner)), owner_words(owner),
-                     milliseconds(its), 100 * its / total);
+    const double its = budget[static_cast<size_t>(owner)], share = its / total;
+    if (!(share >= kSeen)) continue;
+    s += fmt::format(
+        "<span style=\"flex-grow:{:.5f};background:{}\" title=\"{}: {:.1f} %\">{}</span>", share,
+        colour(owner_name(owner)), owner_words(owner), 100 * share,
+        share > kRoom ? fmt::format("{:.0f} %", 100 * share) : "");
+    legend += fmt::format("<li>{}{}: {} ({:.1f} %)</li>\n", dot(owner_name(owner)),
+                          owner_words(owner), milliseconds(its), 100 * share);
   }
-  return section(
-      "Where the time of an update goes",
-      s + "</ul>\n" + quiet("Validation and checkpoints count at the pace the config has them."));
+  return section("Where the time of an update goes",
+                 s + "</div>\n" + legend + "</ul>\n" +
+                     quiet("Validation and checkpoints count at the pace the config has them."));
 }
 
 std::string findings_section(const Diagnosis& d) {
@@ -226,7 +236,8 @@ std::string diagnosis_page(const Diagnosis& d) {
                    escaped(d.verdict()), facts(d));
   s += budget_section(d) + findings_section(d) + tried_section(d);
   if (d.searched) s += list_section("Not tried, and why", d.searched->left_out);
-  s += diff_section(d) + roofline_section(d) + lanes_section(d) + list_section("What would change the problem", advice_lines(d)) +
+  s += diff_section(d) + roofline_section(d) + lanes_section(d) +
+       list_section("What would change the problem", advice_lines(d)) +
        list_section("Notes", d.notes);
   s += fmt::format(
       "<footer><h2>How this was made</h2>\n<pre><span>{}</span></pre>\n<p class=\"quiet\">{} in "

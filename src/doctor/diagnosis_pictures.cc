@@ -183,30 +183,6 @@ std::vector<Owner> owners_in_order(std::span<const double, kOwners> seconds) {
   return owners;
 }
 
-std::string budget_picture(std::span<const double, kOwners> seconds) {
-  constexpr double kHeight = 46;
-  const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
-  std::string s =
-      picture_opening(kWidth, kHeight, "the time of an update, by what it was spent on");
-  double x = 0;
-  for (const Owner owner : owners_in_order(seconds)) {
-    const double its = seconds[static_cast<size_t>(owner)], share = its / total,
-                 width = kWidth * share;
-    s += fmt::format(
-        "<rect x=\"{:.3f}\" y=\"0\" width=\"{:.3f}\" height=\"{:.0f}\" fill=\"{}\"><title>{}: {}, "
-        "{:.1f} %</title></rect>\n",
-        x, width, kHeight, colour(owner_name(owner)), owner_words(owner), human_seconds(its),
-        100 * share);
-    if (share > 0.07)
-      s += fmt::format(
-          "<text x=\"{:.1f}\" y=\"28\" text-anchor=\"middle\" font-size=\"14\" "
-          "style=\"fill:#111\">{:.0f} %</text>\n",
-          x + width / 2, 100 * share);
-    x += width;
-  }
-  return s + "</svg>\n";
-}
-
 std::string roofline_picture(const nlohmann::ordered_json& profile) {
   const double flops = profile.at("ceiling").at("flops_per_second").get<double>(),
                bytes = profile.at("ceiling").at("bytes_per_second").get<double>();

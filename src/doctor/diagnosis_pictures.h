@@ -11,8 +11,6 @@ std::string_view owner_words(Owner owner);  // "waiting for batches"
 // The owners with a share of the time, in the order of the bar, the residual last.
 std::vector<Owner> owners_in_order(std::span<const double, kOwners> seconds);
 
-// The time of an update as one bar.
-std::string budget_picture(std::span<const double, kOwners> seconds);
 // The ops of a profile by intensity and speed, under what the device can do; empty where no ceiling
 // or no op with arithmetic is known.
 std::string roofline_picture(const nlohmann::ordered_json& profile);

@@ -47,12 +47,14 @@ std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share);
 constexpr std::string_view kBatchSize = "training.batch_size",
                            kEvalBatches = "training.max_eval_batches";
 
+bool sets(std::string_view key, const std::string& assignment) {
+  return assignment.starts_with(key) && assignment.substr(key.size()).starts_with('=');
+}
 // What the last of some overrides sets a key to.
 int64_t value_of(std::string_view key, const std::vector<std::string>& overrides, int64_t usual) {
   int64_t value = usual;
   for (const std::string& o : overrides)
-    if (o.size() > key.size() && o.starts_with(key) && o[key.size()] == '=')
-      value = std::stoll(o.substr(key.size() + 1));
+    if (sets(key, o)) value = std::stoll(o.substr(key.size() + 1));
   return value;
 }
 
@@ -408,6 +410,7 @@ std::vector<std::string> with_same_validation(const Settings& s,
                 limit = value_of(kEvalBatches, overrides, s.max_eval_batches);
   if (batch != s.batch_size && limit > 0) {
     const int64_t sequences = limit * s.batch_size;
+    std::erase_if(overrides, [](const std::string& o) { return sets(kEvalBatches, o); });
     overrides.push_back(fmt::format("{}={}", kEvalBatches, (sequences + batch - 1) / batch));
   }
   return overrides;

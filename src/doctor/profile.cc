@@ -62,7 +62,8 @@ class ProfileObserver : public TrainObserver {
   std::vector<int64_t> sizes;  // places of each
   Ledger start, stop, tail;
   int64_t validations = 0, samples = 0, places = 0, useful = 0;
-  int64_t first = 0;  // update that was measured
+  int64_t first = 0;   // update that was measured
+  std::string slowed;  // why the device holds its clock down, at the end
 
  private:
   bool counting() const { return first > 0 && stopped_ == 0; }
@@ -70,8 +71,9 @@ class ProfileObserver : public TrainObserver {
     int64_t ns = 0;
     std::optional<double> joules;
   };
-  Energy energy() const {
+  Energy energy() {
     const auto vitals = backend_.vitals();
+    if (vitals && vitals->slowed) slowed = *vitals->slowed;
     return {now_ns(), vitals ? vitals->joules : std::nullopt};
   }
   ProfileOptions options_;
@@ -247,6 +249,7 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
             ? 1 / (1 / p.checkpoint.every_updates + 1 / p.validation.every_updates)
             : p.validation.every_updates;
   p.watts = observer.watts();
+  p.slowed = observer.slowed;
   p.ceiling = options.ceiling;
   // Products that are faster say that it was measured while something else ran; it is the best that
   // was seen, also where something else runs now.

@@ -40,6 +40,7 @@ struct Profile {
   double mean_loss = 0;         // of the measured updates
   bool ceiling_is_new = false;  // measured now
   std::optional<double> watts;  // that the device drew meanwhile, where it tells
+  std::string slowed;           // why it held its clock down meanwhile, where it did
   int64_t updates_of_run = 0;   // as the config has it
   TrainResult result;
 

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/text.h"
+#include "doctor/diagnosis_pictures.h"
 #include "doctor/picture.h"
 
 namespace millrace {
@@ -97,6 +98,7 @@ std::string profile_report(const Profile& p) {
   s += fmt::format("tokens       {}/s, {:.1f} % of the places hold one; {} places an update\n",
                    human_count(p.useful_tokens_per_second()), 100 * p.useful_share,
                    with_commas(std::llround(p.places_per_update)));
+  if (!p.slowed.empty()) s += fmt::format("clock        the device holds it down: {}\n", p.slowed);
   s += fmt::format("speed        {:.1f} GFLOP/s{}\n", p.flops_per_update / p.seconds * 1e-9,
                    p.ceiling.flops > 0
                        ? fmt::format(" = {:.0f} % of the ceiling {:.1f}, measured here",
@@ -152,11 +154,23 @@ nlohmann::ordered_json profile_json(const Profile& p) {
                             {"wait_seconds", static_cast<double>(t.wait_ns) * 1e-9},
                             {"items", t.items}});
   if (p.watts) j["watts"] = *p.watts;
+  if (!p.slowed.empty()) j["slowed"] = p.slowed;
   if (p.result.device_bytes) j["device_bytes"] = *p.result.device_bytes;
   j["components"] = rows_json(p, rows_by_component(p.ledger, p.ceiling));
   j["ops"] = rows_json(p, rows_by_op(p.ledger, p.ceiling));
   return j;
 }
+
+namespace {
+
+// Of a group of spans: an owner of time, or what others do.
+std::string_view group_words(std::string_view group) {
+  for (size_t i = 0; i < kOwners; ++i)
+    if (group == owner_name(static_cast<Owner>(i))) return owner_words(static_cast<Owner>(i));
+  return group == "run" ? "the step" : group == "input" ? "making batches" : group;
+}
+
+}  // namespace
 
 std::string timeline_picture(const Timeline& timeline) {
   constexpr double kWidth = 1160, kLeft = 90, kRow = 34, kTop = 46;
@@ -167,11 +181,11 @@ std::string timeline_picture(const Timeline& timeline) {
     end = std::max(end, s.end);
   }
   const double scale = (kWidth - kLeft) / static_cast<double>(std::max<int64_t>(1, end - begin));
-  const double height = kTop + kRow * static_cast<double>(timeline.lanes().size()) + 30;
-  std::string s = picture_opening(kWidth + 10, height, "who worked when, and what was waited for");
+  std::string lanes;
   for (size_t lane = 0; lane < timeline.lanes().size(); ++lane)
-    s += fmt::format("<text x=\"4\" y=\"{:.0f}\">{}</text>\n",
-                     kTop + kRow * static_cast<double>(lane) + 18, escaped(timeline.lanes()[lane]));
+    lanes +=
+        fmt::format("<text x=\"4\" y=\"{:.0f}\">{}</text>\n",
+                    kTop + kRow * static_cast<double>(lane) + 18, escaped(timeline.lanes()[lane]));
   // Neighbours of one group are one rectangle: there are thousands of nodes and some hundred
   // pixels.
   std::vector<Span> open(timeline.lanes().size());
@@ -179,10 +193,10 @@ std::string timeline_picture(const Timeline& timeline) {
   auto draw = [&](const Span& span) {
     const double x = kLeft + scale * static_cast<double>(span.begin - begin),
                  w = std::max(0.4, scale * static_cast<double>(span.end - span.begin));
-    s += fmt::format(
+    lanes += fmt::format(
         "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"24\" fill=\"{}\"><title>{} "
         "{}</title></rect>\n",
-        x, kTop + kRow * span.lane, w, colour(span.group), escaped(span.group),
+        x, kTop + kRow * span.lane, w, colour(span.group), escaped(group_words(span.group)),
         human_seconds(static_cast<double>(span.end - span.begin) * 1e-9));
     if (std::ranges::find(groups, span.group) == groups.end()) groups.push_back(span.group);
   };
@@ -199,20 +213,31 @@ std::string timeline_picture(const Timeline& timeline) {
   }
   for (const Span& last : open)
     if (last.end > 0) draw(last);
-  double x = kLeft;
+  std::string legend;
+  double x = kLeft, y = 12;
   for (const std::string_view group : groups) {
-    s += fmt::format(
-        "<rect x=\"{0:.0f}\" y=\"12\" width=\"12\" height=\"12\" fill=\"{1}\"/><text x=\"{2:.0f}\" "
-        "y=\"22\">{3}</text>\n",
-        x, colour(group), x + 16, escaped(group));
-    x += 30 + 7.0 * static_cast<double>(group.size());
+    const std::string_view words = group_words(group);
+    const double width = 30 + 6.5 * static_cast<double>(words.size());
+    if (x + width > kWidth) {
+      x = kLeft;
+      y += 20;
+    }
+    legend += fmt::format(
+        "<rect x=\"{0:.0f}\" y=\"{4:.0f}\" width=\"12\" height=\"12\" fill=\"{1}\"/><text "
+        "x=\"{2:.0f}\" y=\"{5:.0f}\">{3}</text>\n",
+        x, colour(group), x + 16, escaped(words), y, y + 10);
+    x += width;
   }
-  s += fmt::format(
-      "<text x=\"{:.0f}\" y=\"{:.0f}\">0</text><text x=\"{:.0f}\" y=\"{:.0f}\" "
-      "text-anchor=\"end\">{}</text>\n</svg>\n",
-      kLeft, height - 8, kWidth, height - 8,
-      human_seconds(static_cast<double>(end - begin) * 1e-9));
-  return s;
+  // The lanes begin below it.
+  const double down = y - 12,
+               height = down + kTop + kRow * static_cast<double>(timeline.lanes().size()) + 30;
+  return picture_opening(kWidth + 10, height, "who worked when, and what was waited for") + legend +
+         fmt::format("<g transform=\"translate(0,{:.0f})\">\n{}</g>\n", down, lanes) +
+         fmt::format(
+             "<text x=\"{:.0f}\" y=\"{:.0f}\">0</text><text x=\"{:.0f}\" y=\"{:.0f}\" "
+             "text-anchor=\"end\">{}</text>\n</svg>\n",
+             kLeft, height - 8, kWidth, height - 8,
+             human_seconds(static_cast<double>(end - begin) * 1e-9));
 }
 
 }  // namespace millrace
