@@ -73,7 +73,7 @@ std::string measured_text(std::optional<int64_t> peak, std::optional<int64_t> pr
 
 namespace {
 // A change of the config, planned: what it needs at its leanest useful value.
-struct Remedy {
+struct PlannedChange {
   std::string change, cost;
   int64_t need;
 };
@@ -83,7 +83,7 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
                                   Backend& backend) {
   const Settings& s = run.settings;
   cpu::gemm_set_measuring(false);  // sizes only
-  std::vector<Remedy> planned;
+  std::vector<PlannedChange> planned;
   // False: the change contradicts another key.
   auto try_change = [&](const std::vector<std::string>& changes, const char* cost) {
     RunRequest changed = request;
@@ -137,15 +137,15 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
   lean.memory_limit = 1;  // the leanest plan there is
   const int64_t least = make_programs(*run.model, lean, run.data.shapes(), backend).needed_bytes();
   // Those that fit as they come, then those that come nearest.
-  const auto enough = std::stable_partition(planned.begin(), planned.end(),
-                                            [&](const Remedy& r) { return r.need <= limit; });
-  planned.erase(
-      std::remove_if(enough, planned.end(), [&](const Remedy& r) { return r.need >= least; }),
-      planned.end());
+  const auto enough = std::stable_partition(
+      planned.begin(), planned.end(), [&](const PlannedChange& r) { return r.need <= limit; });
+  planned.erase(std::remove_if(enough, planned.end(),
+                               [&](const PlannedChange& r) { return r.need >= least; }),
+                planned.end());
   std::stable_sort(enough, planned.end(),
-                   [](const Remedy& a, const Remedy& b) { return a.need < b.need; });
+                   [](const PlannedChange& a, const PlannedChange& b) { return a.need < b.need; });
   std::vector<std::string> list;
-  for (const Remedy& r : planned) {
+  for (const PlannedChange& r : planned) {
     if (list.size() >= 3 && r.need > limit) break;
     list.push_back(fmt::format("{} ({}; needs {}{})", r.change, r.cost, human_bytes(r.need),
                                r.need <= limit ? "" : ", not enough alone"));

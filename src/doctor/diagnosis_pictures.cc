@@ -153,7 +153,7 @@ std::vector<GainRow> gain_rows(const SearchResult& s) {
   return rows;
 }
 
-double percent(double ratio) { return 100 * (ratio - 1); }
+double gain_percent(double ratio) { return 100 * (ratio - 1); }
 double noise_percent(const Gain& g) { return 100 * g.noise * g.ratio; }
 
 }  // namespace
@@ -262,8 +262,8 @@ std::string gains_picture(const SearchResult& searched) {
   for (const GainRow& r : rows) {
     height += r.heading ? kHeading : r.gain ? kRow : kRow - 6;
     if (!r.gain) continue;
-    low = std::min(low, percent(r.gain->ratio) - noise_percent(*r.gain));
-    high = std::max(high, percent(r.gain->ratio) + noise_percent(*r.gain));
+    low = std::min(low, gain_percent(r.gain->ratio) - noise_percent(*r.gain));
+    high = std::max(high, gain_percent(r.gain->ratio) + noise_percent(*r.gain));
   }
   const double scale = (kWidth - 2 * kMargin) / (high - low);
   auto at = [&](double value) { return kMargin + scale * (value - low); };
@@ -287,7 +287,7 @@ std::string gains_picture(const SearchResult& searched) {
       y += kRow - 6;
       continue;
     }
-    const double value = percent(r.gain->ratio), noise = noise_percent(*r.gain);
+    const double value = gain_percent(r.gain->ratio), noise = noise_percent(*r.gain);
     s += fmt::format("<text x=\"{:.0f}\" y=\"{:.1f}\" text-anchor=\"end\"{}>{}</text>\n",
                      kWidth - kMargin, y + 12, r.strong ? " font-weight=\"bold\"" : "",
                      gain_text(*r.gain));

@@ -42,7 +42,7 @@ class Shares {
   double total_;
 };
 
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+std::string percent_text(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
 constexpr std::string_view kBatchSize = "training.batch_size",
                            kEvalBatches = "training.max_eval_batches";
@@ -93,7 +93,7 @@ void small_batch(const Situation& at, const Shares& share, std::vector<Finding>&
         {"batch.small", "an update is made of many small batches",
          fmt::format(
              "{} at a time, accumulated {} times; {} of the arithmetic that this device can do",
-             s.batch_size, s.grad_accum, percent(share.utilisation())),
+             s.batch_size, s.grad_accum, percent_text(share.utilisation())),
          most, std::move(remedies)});
   } else if (s.batch_size <= 2 && s.data.batch_tokens == 0) {
     const int64_t larger = s.batch_size * 8;
@@ -103,7 +103,7 @@ void small_batch(const Situation& at, const Shares& share, std::vector<Finding>&
         {"batch.one",
          "an update has very few sequences",
          fmt::format("{} at a time; {} of the arithmetic that this device can do", s.batch_size,
-                     percent(share.utilisation())),
+                     percent_text(share.utilisation())),
          room * 7 / 8,
          {{"batch",
            fmt::format("{} sequences an update: another optimisation, tune the rate", larger),
@@ -179,7 +179,7 @@ void evaluation(const Situation& at, const Shares& share, std::vector<Finding>& 
                         all - texts});
   findings.push_back(
       {"eval.share", "validation takes a large share",
-       fmt::format("{} of the time: {} each, every {:.0f} updates", percent(all),
+       fmt::format("{} of the time: {} each, every {:.0f} updates", percent_text(all),
                    human_seconds(validation.at("seconds").get<double>()), std::max(1.0, every)),
        all, std::move(remedies)});
 }
@@ -190,7 +190,7 @@ void housekeeping(const Situation& at, const Shares& share, std::vector<Finding>
     findings.push_back(
         {"checkpoint.share",
          "checkpoints take a large share",
-         fmt::format("{} of the time: every {:.0f} updates", percent(saved),
+         fmt::format("{} of the time: every {:.0f} updates", percent_text(saved),
                      std::max(1.0, at.profile.at("checkpoint").at("every_updates").get<double>())),
          saved,
          {{"checkpoint",
@@ -202,7 +202,7 @@ void housekeeping(const Situation& at, const Shares& share, std::vector<Finding>
     findings.push_back(
         {"sample.share",
          "samples take a large share",
-         fmt::format("{} of the time: {} each, every {:.0f} updates", percent(written),
+         fmt::format("{} of the time: {} each, every {:.0f} updates", percent_text(written),
                      human_seconds(at.profile.at("sample").at("seconds")),
                      at.profile.at("sample").at("every_updates").get<double>()),
          written,
@@ -211,7 +211,7 @@ void housekeeping(const Situation& at, const Shares& share, std::vector<Finding>
     findings.push_back(
         {"log.share",
          "reports take a large share",
-         fmt::format("{} of the time: every {} updates", percent(said), s.log_interval),
+         fmt::format("{} of the time: every {} updates", percent_text(said), s.log_interval),
          said,
          {{"log_interval",
            "a report every 100 updates",
@@ -243,7 +243,7 @@ void device_settings(const Situation& at, const Shares& share, std::vector<Findi
     findings.push_back(
         {"precision",
          "products in a precision that this device is slow in",
-         fmt::format("{}; {} of the time are products", s.precision, percent(products)),
+         fmt::format("{}; {} of the time are products", s.precision, percent_text(products)),
          products,
          {{"precision",
            fmt::format("{} (was {})", at.fast_precision, s.precision),
@@ -256,7 +256,7 @@ void device_settings(const Situation& at, const Shares& share, std::vector<Findi
     findings.push_back({"capture.off",
                         "every kernel is started by the host",
                         fmt::format("training.use_compile is false; {} of the time nothing runs",
-                                    percent(share.of({"idle_launch"}))),
+                                    percent_text(share.of({"idle_launch"}))),
                         idle,
                         {{"capture",
                           "steps captured once and replayed",
@@ -267,7 +267,7 @@ void device_settings(const Situation& at, const Shares& share, std::vector<Findi
   if (const double between = share.of({"idle_launch", "h2d"}); between >= 0.01)
     if (auto remedies = longer_replays(at, between); !remedies.empty())
       findings.push_back({"replay.short", "the device stands still between updates",
-                          fmt::format("{} of the time; an update takes {}", percent(between),
+                          fmt::format("{} of the time; an update takes {}", percent_text(between),
                                       human_seconds(at.profile.at("update_seconds").at("mean"))),
                           between, std::move(remedies)});
   if (at.on_host && s.threads > 0 && s.threads != at.cores) {
@@ -326,7 +326,7 @@ void graph_settings(const Situation& at, const Shares& share, std::vector<Findin
         {"vocabulary",
          "the model has words that the tokenizer has not",
          fmt::format("{} beside {}; head and update are {} of the time", with_commas(at.vocabulary),
-                     with_commas(at.words), percent(head)),
+                     with_commas(at.words), percent_text(head)),
          head * unused,
          {{"vocabulary",
            "as many words as the tokenizer has",
@@ -371,7 +371,7 @@ std::vector<Finding> examine(const Situation& at) {
   std::vector<Finding> findings;
   if (const double waits = share.of({"input_wait"}); waits >= 0.01)
     findings.push_back({"input.wait", "the step waits for its batches",
-                        fmt::format("{} of the time; {} loaders", percent(waits),
+                        fmt::format("{} of the time; {} loaders", percent_text(waits),
                                     at.settings.data.num_workers < 0
                                         ? std::string("auto")
                                         : std::to_string(at.settings.data.num_workers)),
@@ -382,7 +382,7 @@ std::vector<Finding> examine(const Situation& at) {
     if (!remedies.empty())
       findings.push_back(
           {"sequence.padding", "places of the batches are empty",
-           fmt::format("{} hold nothing (data.batching {})", percent(padding), at.batching),
+           fmt::format("{} hold nothing (data.batching {})", percent_text(padding), at.batching),
            padding, std::move(remedies)});
   }
   small_batch(at, share, findings);

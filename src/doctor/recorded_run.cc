@@ -14,8 +14,6 @@
 namespace millrace {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kSchema = 1;             // of metrics.jsonl, as this version writes it
 constexpr size_t kLongestLine = 1 << 20;   // a line has some 40 numbers
 constexpr size_t kMostNames = 1000;        // of metrics
@@ -26,32 +24,32 @@ constexpr size_t kLogLines = 100;          // more than a terminal has
 constexpr double kLargestStep = 9.0e15;    // numbers that a double counts exactly
 constexpr size_t kLongestName = 100;
 
-double number_of(const Json& value) {
+double number_of(const nlohmann::json& value) {
   if (!value.is_number()) return kMissing;
   const double number = value.get<double>();
   return std::isfinite(number) ? number : kMissing;
 }
 
 // A count; 0 for anything that is none.
-int64_t count_of(const Json& value) {
+int64_t count_of(const nlohmann::json& value) {
   const double number = number_of(value);
   return number >= 0 && number <= kLargestStep ? static_cast<int64_t>(number) : 0;
 }
 
-std::string text_of(const Json& object, const char* field) {
+std::string text_of(const nlohmann::json& object, const char* field) {
   const auto found = object.find(field);
   return found != object.end() && found->is_string()
              ? printable(found->get_ref<const std::string&>(), kLongestName)
              : "";
 }
 
-Json parse_object(std::string_view text, const std::string& where) {
+nlohmann::json parse_object(std::string_view text, const std::string& where) {
   std::string got = "something else";
   try {
-    Json json = parse_json(text);
+    nlohmann::json json = parse_json(text);
     if (json.is_object()) return json;
     got = json.type_name();
-  } catch (const Json::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
     got = printable(error.what(), 200);
   }
   throw Error({.code = ErrorCode::failure,
@@ -95,7 +93,7 @@ double MetricLine::value(const std::string& name) const {
 }
 
 MetricLine parse_metric_line(std::string_view line, const std::string& where) {
-  const Json json = parse_object(line, where);
+  const nlohmann::json json = parse_object(line, where);
   MetricLine result;
   result.type = text_of(json, "type");
   for (const auto& [name, value] : json.items()) {
@@ -112,7 +110,7 @@ MetricLine parse_metric_line(std::string_view line, const std::string& where) {
 }
 
 void parse_run_json(std::string_view text, const std::string& where, RecordedRun& run) {
-  const Json json = parse_object(text, where);
+  const nlohmann::json json = parse_object(text, where);
   auto count = [&](const char* field) { return json.contains(field) ? count_of(json[field]) : 0; };
   auto number = [&](const char* field) -> std::optional<double> {
     const double value = json.contains(field) ? number_of(json[field]) : kMissing;

@@ -13,14 +13,14 @@ namespace {
 using Lines = std::vector<std::string>;
 
 // What fits no int64_t, or no eye, is not shown as a number.
-std::string duration_text(double seconds) {
+std::string duration_shown(double seconds) {
   return seconds >= 0 && seconds < 1e9 ? human_seconds(seconds) : "?";
 }
-std::string bytes_text(double bytes) {
+std::string bytes_shown(double bytes) {
   return bytes >= 0 && bytes < 1e18 ? human_bytes(static_cast<int64_t>(bytes)) : "?";
 }
-std::string rate_text(double rate) { return rate < 1e15 ? human_count(rate) : "?"; }
-std::string loss_text(double loss) {
+std::string rate_shown(double rate) { return rate < 1e15 ? human_count(rate) : "?"; }
+std::string loss_shown(double loss) {
   return std::abs(loss) < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3g}", loss);
 }
 
@@ -60,8 +60,8 @@ std::string progress_line(const RecordedRun& run, int columns, const Paint& pain
   const double elapsed = run.seconds && run.state != "running" ? *run.seconds
                          : run.train.empty()                   ? kMissing
                                                                : run.train.back().elapsed;
-  if (std::isfinite(elapsed)) text += fmt::format(" · {} gone", duration_text(elapsed));
-  if (const auto left = run.seconds_left()) text += fmt::format(", {} left", duration_text(*left));
+  if (std::isfinite(elapsed)) text += fmt::format(" · {} gone", duration_shown(elapsed));
+  if (const auto left = run.seconds_left()) text += fmt::format(", {} left", duration_shown(*left));
   const int width = columns - columns_of(text);
   if (width < 10) return fit(text, columns);
   const int full = static_cast<int>(std::floor(share * width));
@@ -108,12 +108,12 @@ Lines loss_panel(const RecordedRun& run, int width, int height, const Paint& pai
     plot.curve.emplace_back(static_cast<double>(p.step), place(p.loss));
   for (const EvalPoint& p : run.evals)
     plot.marks.emplace_back(static_cast<double>(p.step), place(p.loss));
-  plot.label = logarithmic ? [](double y) { return loss_text(std::exp(y)); } : loss_text;
+  plot.label = logarithmic ? [](double y) { return loss_shown(std::exp(y)); } : loss_shown;
   std::string title = logarithmic ? "loss (log)" : "loss";
-  if (!run.train.empty()) title += " " + loss_text(run.train.back().loss);
+  if (!run.train.empty()) title += " " + loss_shown(run.train.back().loss);
   std::string validation;
   if (!run.evals.empty()) {
-    validation = "  ● validation " + loss_text(run.evals.back().loss);
+    validation = "  ● validation " + loss_shown(run.evals.back().loss);
     const auto best =
         std::min_element(run.evals.begin(), run.evals.end(), [](const auto& a, const auto& b) {
           return (std::isfinite(a.loss) ? a.loss : HUGE_VAL) <
@@ -121,7 +121,7 @@ Lines loss_panel(const RecordedRun& run, int width, int height, const Paint& pai
         });
     if (run.evals.size() > 1)
       validation +=
-          fmt::format(" (least {} at {})", loss_text(best->loss), with_commas(best->step));
+          fmt::format(" (least {} at {})", loss_shown(best->loss), with_commas(best->step));
   }
   const int left = std::min(width, columns_of(title));
   Lines lines{paint(Paint::bold, fit(title, left)) +
@@ -134,12 +134,12 @@ Lines loss_panel(const RecordedRun& run, int width, int height, const Paint& pai
 Lines speed_panel(const RecordedRun& run, int width, int height, const Paint& paint) {
   Plot plot;
   plot.from_zero = true;
-  plot.label = rate_text;
+  plot.label = rate_shown;
   for (const TrainPoint& p : run.train)
     plot.curve.emplace_back(static_cast<double>(p.step), p.tokens_per_second);
   std::string title = "throughput";
   if (!run.train.empty())
-    title += fmt::format(" {} tok/s", rate_text(run.train.back().tokens_per_second));
+    title += fmt::format(" {} tok/s", rate_shown(run.train.back().tokens_per_second));
   std::string useful;
   if (const double share = run.latest_of("data/useful_share"); share < 0.9995)
     useful = fmt::format("  {:.1f} % of them useful", 100 * share);
@@ -186,7 +186,7 @@ Lines budget_panel(const RecordedRun& run, int width, int height, const Paint& p
   const TimeBudget budget = time_budget(run, recent(run));
   Lines lines;
   if (budget.windows == 0) return {fit("no update has been reported yet", width)};
-  const std::string title = "time of an update " + duration_text(budget.total);
+  const std::string title = "time of an update " + duration_shown(budget.total);
   const int left = std::min(width, columns_of(title));
   lines.push_back(
       paint(Paint::bold, fit(title, left)) +
@@ -205,7 +205,7 @@ Lines budget_panel(const RecordedRun& run, int width, int height, const Paint& p
     const double seconds = budget.seconds[static_cast<size_t>(owner)],
                  share = seconds / budget.total;
     const std::string text = fmt::format("{:<11} {:>5.1f} % {:>8}  ", owner_name(owner),
-                                         100 * share, duration_text(seconds));
+                                         100 * share, duration_shown(seconds));
     const int columns = width - columns_of(text);
     lines.push_back(columns > 0
                         ? text + paint(owner_colour(owner), fit(bar(share, columns), columns))
@@ -213,7 +213,7 @@ Lines budget_panel(const RecordedRun& run, int width, int height, const Paint& p
   }
   if (others > 0 && owners.size() < room)
     lines.push_back(fit(fmt::format("{:<11} {:>5.1f} % {:>8}", "all others",
-                                    100 * others / budget.total, duration_text(others)),
+                                    100 * others / budget.total, duration_shown(others)),
                         width));
   return lines;
 }
@@ -235,15 +235,16 @@ Lines facts_panel(const RecordedRun& run, int width, const Paint& paint) {
        }));
   fact("energy", metric("device/joules_per_token",
                         [](double v) { return fmt::format("{:.3g} J a token", v); }));
-  fact("device", run.device_bytes > 0 ? bytes_text(static_cast<double>(run.device_bytes)) + " taken"
-                                      : metric("device/memory_bytes",
-                                               [](double v) { return bytes_text(v) + " taken"; }));
-  fact("host",
-       run.peak_resident_bytes > 0
-           ? bytes_text(static_cast<double>(run.peak_resident_bytes)) + " at the most"
-           : metric("memory/host_rss_bytes", [](double v) { return bytes_text(v) + " resident"; }));
+  fact("device",
+       run.device_bytes > 0
+           ? bytes_shown(static_cast<double>(run.device_bytes)) + " taken"
+           : metric("device/memory_bytes", [](double v) { return bytes_shown(v) + " taken"; }));
+  fact("host", run.peak_resident_bytes > 0
+                   ? bytes_shown(static_cast<double>(run.peak_resident_bytes)) + " at the most"
+                   : metric("memory/host_rss_bytes",
+                            [](double v) { return bytes_shown(v) + " resident"; }));
   fact("arena", metric("memory/predicted_peak_bytes",
-                       [](double v) { return bytes_text(v) + " as planned"; }));
+                       [](double v) { return bytes_shown(v) + " as planned"; }));
   fact("rate", metric("train/learning_rate", [](double v) { return fmt::format("{:.3g}", v); }));
   fact("norm", metric("train/grad_norm", [](double v) { return fmt::format("{:.3g}", v); }));
   fact("epoch", metric("train/epoch", [](double v) { return fmt::format("{:.2f}", v); }));
@@ -289,7 +290,7 @@ std::vector<std::string> run_view(const RecordedRun& run, const ViewOptions& opt
   std::string state = run.state;
   if (run.state == "running" && !run.train.empty()) {
     const double age = options.now - run.train.back().time;
-    if (age > 15) state += fmt::format(", silent for {}", duration_text(age));
+    if (age > 15) state += fmt::format(", silent for {}", duration_shown(age));
   }
   const std::string title = run.name.empty() ? run.folder.string() : run.name + "/" + run.id;
   const int right = std::min(width / 2, columns_of(state) + 2);

@@ -17,6 +17,8 @@ std::string_view phase_name(Phase phase) {
   return "";
 }
 
+bool Node::is(std::string_view op_name) const { return op->name == op_name; }
+
 double traffic(const OpSite& site) {
   double bytes = 0;
   for (const TensorType& t : site.in) bytes += static_cast<double>(t.bytes());

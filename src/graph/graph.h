@@ -48,6 +48,8 @@ struct Node {
   Leaf leaf = Leaf::none;
   std::string name;         // leaves only
   bool recomputed = false;  // a second run of a forward node, placed by the recompute pass
+
+  bool is(std::string_view op_name) const;
 };
 
 struct Scope {

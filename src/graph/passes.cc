@@ -40,7 +40,6 @@ namespace {
 Expression expression_of(const Node& n) {
   return Expression::parse(n.attrs.text("expr"), static_cast<int>(n.in.size()));
 }
-bool is_op(const Node& n, std::string_view name) { return n.op->name == name; }
 
 // Whether `e` still reads an input that has the result's shape; without one the shape could not be
 // inferred.
@@ -97,9 +96,9 @@ bool take_addend(const Graph& from, NodeId id, size_t side,
                  const std::vector<std::vector<NodeId>>& users, const Rewriter& r, Node& node) {
   const Value x = node.in[side], y = node.in[1 - side], old_x = from[id].in[side];
   const Node& source = r.to[x.node];
-  const bool norm = is_op(source, "layer_norm_grad") || is_op(source, "rms_norm_grad");
+  const bool norm = source.is("layer_norm_grad") || source.is("rms_norm_grad");
   if (norm ? source.attrs.integer("residual", 0) != 0 || source.attrs.integer("sums", 0) != 0
-           : !is_op(source, "embedding_grad") || source.in.size() != 2)
+           : !source.is("embedding_grad") || source.in.size() != 2)
     return false;
   if (x.out != 0 || r.to.type(x) != node.out[0] || r.to.type(y) != node.out[0] ||
       from[old_x.node].op != source.op)
@@ -138,14 +137,14 @@ Graph simplify(const Graph& graph) {
     Node node = n;
     node.in = r.mapped(n.in);
     NodeId replaced = -1;  // a node whose place this one takes, with all its results
-    if (is_op(n, "elementwise")) {
+    if (n.is("elementwise")) {
       // Scalar constants move into the expression.
       const Expression e = expression_of(n);
       ExpressionBuilder b(e.operands);
       std::vector<Term> terms;
       for (int i = 0; i < e.operands; ++i) {
         const Node& source = r.to[node.in[static_cast<size_t>(i)].node];
-        const bool foldable = is_op(source, "constant") &&
+        const bool foldable = source.is("constant") &&
                               (source.out[0].numel() == 1 || e.operands > 1) &&
                               !(source.out[0] == n.out[0] && e.operands == 1);
         bool shape_kept = false;  // another operand must still carry the output's shape
@@ -176,9 +175,9 @@ Graph simplify(const Graph& graph) {
           }
     }
     // The sums of the columns of a norm's gradient are made where it is made.
-    if (is_op(node, "reduce_sum")) {
+    if (node.is("reduce_sum")) {
       Node& source = r.to[node.in[0].node];
-      if (is_op(source, "layer_norm_grad") && node.in[0].out == 0 &&
+      if (source.is("layer_norm_grad") && node.in[0].out == 0 &&
           source.attrs.integer("sums", 0) == 0 && node.out[0] == source.out[1]) {
         source.attrs.set({"sums", 1});
         source.out.push_back(node.out[0]);
@@ -203,7 +202,7 @@ Graph simplify(const Graph& graph) {
 Graph chunk_head(const Graph& graph, int64_t rows) {
   Graph g = graph;
   for (Node& n : g.nodes)
-    if (is_op(n, "linear_cross_entropy")) n.attrs.set({"chunk_rows", rows});
+    if (n.is("linear_cross_entropy")) n.attrs.set({"chunk_rows", rows});
   verify(g, "chunk_head");
   return g;
 }
@@ -258,14 +257,14 @@ Graph fuse_elementwise(const Graph& graph) {
   Graph g = graph;
   // One merge at a time, consumer by consumer; a merge gives the consumer the producer's work.
   for (NodeId id = 0; id < g.size(); ++id) {
-    if (!is_op(g[id], "elementwise")) continue;
+    if (!g[id].is("elementwise")) continue;
     for (bool merged = true; merged;) {
       merged = false;
       const auto users = g.users();
       for (Value v : g[id].in) {
         const NodeId producer = v.node;
         const Node &p = g[producer], &c = g[id];
-        if (!is_op(p, "elementwise") || p.out[0].shape != c.out[0].shape || p.phase != c.phase)
+        if (!p.is("elementwise") || p.out[0].shape != c.out[0].shape || p.phase != c.phase)
           continue;
         // What else reads the producer must come later than the merged node, or be nobody.
         bool others = false, early = false;
@@ -325,13 +324,13 @@ Graph fuse_elementwise(const Graph& graph) {
 Graph fuse_epilogue(const Graph& graph) {
   Graph g = graph;
   for (NodeId id = 0; id < g.size(); ++id) {
-    if (!is_op(g[id], "elementwise")) continue;
+    if (!g[id].is("elementwise")) continue;
     const auto users = g.users();
     // The latest matmul among the operands: the others are ready by then.
     Value chosen;
     for (Value v : g[id].in) {
       const Node& m = g[v.node];
-      if (!is_op(m, "matmul") || m.attrs.find("expr") || m.out[0].shape != g[id].out[0].shape ||
+      if (!m.is("matmul") || m.attrs.find("expr") || m.out[0].shape != g[id].out[0].shape ||
           m.phase != g[id].phase)
         continue;
       if (users[static_cast<size_t>(v.node)].size() != 1) continue;

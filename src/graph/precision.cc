@@ -27,8 +27,6 @@ std::string shadow_name(std::string_view parameter) { return fmt::format("half.{
 
 namespace {
 
-bool is_op(const Node& n, std::string_view name) { return n.op->name == name; }
-
 // Values that the optimizer or somebody outside reads, and what is added up into them.
 std::set<Value> exact_values(const Graph& g) {
   std::set<Value> exact;
@@ -36,8 +34,7 @@ std::set<Value> exact_values(const Graph& g) {
   for (NodeId id = g.size() - 1; id >= 0; --id) {
     const Node& n = g[id];
     if (n.phase == Phase::optimizer && n.leaf == Leaf::none) exact.insert(n.in.begin(), n.in.end());
-    if (!is_op(n, "elementwise") && !is_op(n, "embedding_grad") && !is_op(n, "softmax") &&
-        !n.op->is_view)
+    if (!n.is("elementwise") && !n.is("embedding_grad") && !n.is("softmax") && !n.op->is_view)
       continue;
     for (size_t o = 0; o < n.out.size(); ++o) {
       if (!exact.contains({id, static_cast<int32_t>(o)})) continue;
@@ -131,8 +128,8 @@ class ToHalf {
     const Node& n = g_[id];
     Node node = n;
     // Probabilities that are read outside are of full logits: rounded, large ones are percents off.
-    const bool element_by_element = is_op(n, "elementwise"),
-               exact_softmax = is_op(n, "softmax") && exact.contains({id, 0});
+    const bool element_by_element = n.is("elementwise"),
+               exact_softmax = n.is("softmax") && exact.contains({id, 0});
     for (size_t i = 0; i < n.in.size(); ++i) {
       const bool full = exact_softmax || (i < 32 && (n.op->full_in >> i & 1) != 0);
       const TensorType& type = g_.type(n.in[i]);

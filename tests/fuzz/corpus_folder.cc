@@ -16,7 +16,7 @@ std::string changed(std::string base, std::string_view from, std::string_view to
   return base.replace(at, from.size(), to);
 }
 
-const std::string kDigest = "0123456789abcdef0123456789abcdef";
+const std::string kFolderDigest = "0123456789abcdef0123456789abcdef";
 const std::string kManifest = R"(  "format": 1,
   "version": "0.1",
   "step": 12,
@@ -70,7 +70,7 @@ std::string signed_manifest(std::string_view rest) {
 // NOLINTNEXTLINE(readability-function-size): a list
 std::vector<Example> manifest_examples() {
   const std::string whole = signed_manifest(kManifest);
-  const std::string entry = R"({"bytes":1,"xxh3":")" + kDigest + R"("})";
+  const std::string entry = R"({"bytes":1,"xxh3":")" + kFolderDigest + R"("})";
   std::string many = "\"a\": " + entry;
   for (int i = 0; i < 500; ++i) many += ",\"f" + std::to_string(i) + "\":" + entry;
   return {

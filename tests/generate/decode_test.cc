@@ -19,7 +19,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kLength = 23, kLayers = 2;
+constexpr int64_t kDecodedLength = 23, kLayers = 2;
 
 struct Shapes {
   const char* name;
@@ -78,28 +78,28 @@ class Decode : public testing::TestWithParam<Shapes> {
     return session.output(plan, "logits");
   }
 
-  TinyModel tiny{GetParam().keys, {1, kLength}};
+  TinyModel tiny{GetParam().keys, {1, kDecodedLength}};
 };
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Decode, testing::ValuesIn(kShapes),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST_P(Decode, EveryWayThroughTheCacheGivesTheSameLogits) {
-  const auto tokens = random_tokens(kLength);
+  const auto tokens = random_tokens(kDecodedLength);
   // The truth: all tokens at once, plain loops in double.
   std::vector<std::vector<double>> truth;
   double largest = 0;
   {
-    const Graph graph = build_decode_graph(*tiny.model, {1, kLength}, kLength);
+    const Graph graph = build_decode_graph(*tiny.model, {1, kDecodedLength}, kDecodedLength);
     Reference<double> reference(graph);
     size_t index = 0;
     for (const Parameter& p : tiny.model->parameters()) {
       const auto values = wide_values(p, index++);
       reference.values(p.name).assign(values.begin(), values.end());
     }
-    reference.ids(prompt_leaf(kLength)) = tokens;
+    reference.ids(prompt_leaf(kDecodedLength)) = tokens;
     reference.ids("position") = {0};
-    for (int32_t row = 0; row < kLength; ++row) {
+    for (int32_t row = 0; row < kDecodedLength; ++row) {
       reference.ids("prompt_row") = {row};
       reference.run();
       truth.push_back(reference.value(graph.outputs.at("logits")));
@@ -108,19 +108,21 @@ TEST_P(Decode, EveryWayThroughTheCacheGivesTheSameLogits) {
   }
   const double tolerance =
       8 * std::numeric_limits<float>::epsilon() * largest *
-      std::sqrt(2.0 * kLayers * static_cast<double>(std::max(GetParam().longest_sum, kLength)));
+      std::sqrt(2.0 * kLayers *
+                static_cast<double>(std::max(GetParam().longest_sum, kDecodedLength)));
 
   for (const cpu::Isa isa : {cpu::Isa::avx2, cpu::Isa::avx512}) {
     if (!cpu::supports(isa)) continue;
     // Chunks of 5 and 16 do not divide 23: the last one is filled up, and over the cache's end.
-    for (int64_t T : {int64_t{1}, int64_t{5}, int64_t{16}, kLength}) {
+    for (int64_t T : {int64_t{1}, int64_t{5}, int64_t{16}, kDecodedLength}) {
       SCOPED_TRACE(fmt::format("{} T={}", cpu::isa_name(isa), T));
       PoisonedBackend backend(isa);  // rows of the cache that nobody wrote are NaN
-      const Plan plan = make_plan(build_decode_graph(*tiny.model, {1, T}, kLength), {}, backend);
+      const Plan plan =
+          make_plan(build_decode_graph(*tiny.model, {1, T}, kDecodedLength), {}, backend);
       Session session(backend, {&plan});
       write_weights(session);
-      for (int64_t from = 0; from < kLength; from += T) {
-        const int64_t count = std::min(T, kLength - from);
+      for (int64_t from = 0; from < kDecodedLength; from += T) {
+        const int64_t count = std::min(T, kDecodedLength - from);
         const std::vector<int32_t> part(tokens.begin() + from, tokens.begin() + from + count);
         for (int64_t row = 0; row < count; ++row) {
           const auto logits = run(session, 0, T, from, part, static_cast<int32_t>(row));
@@ -141,7 +143,7 @@ TEST_P(Decode, EveryWayThroughTheCacheGivesTheSameLogits) {
 // What generate() promises, by the slow way: the window anew, token by token, for every draw.
 TEST_P(Decode, GenerateKeepsTheNewerHalfWhenTheCacheIsFull) {
   const auto backend = cpu::make_backend(cpu::best_isa());
-  for (const int64_t capacity : {int64_t{1}, int64_t{7}, int64_t{12}, kLength})
+  for (const int64_t capacity : {int64_t{1}, int64_t{7}, int64_t{12}, kDecodedLength})
     for (const int64_t prompt_size : {1, 2, 5, 20, 40}) {
       SCOPED_TRACE(fmt::format("capacity {}, prompt {}", capacity, prompt_size));
       const DecodePlans plans = make_decode_plans(*tiny.model, capacity, {}, *backend);
@@ -183,12 +185,12 @@ TEST_P(Decode, GenerateKeepsTheNewerHalfWhenTheCacheIsFull) {
 
 TEST_P(Decode, TheSeedDecidesAndThreadsDoNot) {
   const auto backend = cpu::make_backend(cpu::best_isa());
-  const DecodePlans plans = make_decode_plans(*tiny.model, kLength, {}, *backend);
+  const DecodePlans plans = make_decode_plans(*tiny.model, kDecodedLength, {}, *backend);
   Session session(*backend, {&plans.prefill, &plans.decode});
   write_weights(session);
   auto text = [&](uint64_t seed, int threads) {
     cpu::set_threads(threads);
-    return generate(session, {0, 1, kLength}, TinyModel::kVocabulary, random_tokens(9),
+    return generate(session, {0, 1, kDecodedLength}, TinyModel::kVocabulary, random_tokens(9),
                     {.max_tokens = 40, .temperature = 1.5, .top_k = 20, .top_p = 0.9, .seed = seed})
         .tokens;
   };
@@ -201,18 +203,18 @@ TEST_P(Decode, TheSeedDecidesAndThreadsDoNot) {
 
 TEST_P(Decode, StopsWhenAskedAndDrawsAllowedTokensOnly) {
   const auto backend = cpu::make_backend(cpu::best_isa());
-  const DecodePlans plans = make_decode_plans(*tiny.model, kLength, {}, *backend);
+  const DecodePlans plans = make_decode_plans(*tiny.model, kDecodedLength, {}, *backend);
   Session session(*backend, {&plans.prefill, &plans.decode});
   write_weights(session);
   int64_t calls = 0;
-  const Generated g = generate(session, {0, 1, kLength}, 4, {1, 2, 3},
+  const Generated g = generate(session, {0, 1, kDecodedLength}, 4, {1, 2, 3},
                                {.max_tokens = 100, .temperature = 5}, [&](int32_t token) {
                                  EXPECT_TRUE(token >= 0 && token < 4) << token;
                                  return ++calls < 60;
                                });
   EXPECT_EQ(calls, 60);
   EXPECT_EQ(g.tokens.size(), 63u);
-  EXPECT_EQ(generate(session, {0, 1, kLength}, 4, {1}, {.max_tokens = 0}).tokens,
+  EXPECT_EQ(generate(session, {0, 1, kDecodedLength}, 4, {1}, {.max_tokens = 0}).tokens,
             (std::vector<int32_t>{1}));
 }
 

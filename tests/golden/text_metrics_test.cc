@@ -13,12 +13,12 @@
 namespace millrace {
 namespace {
 
-constexpr double kTolerance = 1e-10;
+constexpr double kScoreTolerance = 1e-10;
 
 void expect_rouge(const RougeScore& got, const nlohmann::json& wanted) {
-  EXPECT_NEAR(got.precision, 100 * wanted[0].get<double>(), kTolerance);
-  EXPECT_NEAR(got.recall, 100 * wanted[1].get<double>(), kTolerance);
-  EXPECT_NEAR(got.f1, 100 * wanted[2].get<double>(), kTolerance);
+  EXPECT_NEAR(got.precision, 100 * wanted[0].get<double>(), kScoreTolerance);
+  EXPECT_NEAR(got.recall, 100 * wanted[1].get<double>(), kScoreTolerance);
+  EXPECT_NEAR(got.f1, 100 * wanted[2].get<double>(), kScoreTolerance);
 }
 
 TEST(GoldenTextMetrics, SmallCorpora) {
@@ -39,11 +39,12 @@ TEST(GoldenTextMetrics, SmallCorpora) {
       rouge_of_stems.add(hypothesis, reference);
       Bleu alone;
       alone.add(hypothesis, reference);
-      EXPECT_NEAR(alone.sentence_score(), corpus["sentence_bleu"][i].get<double>(), kTolerance);
+      EXPECT_NEAR(alone.sentence_score(), corpus["sentence_bleu"][i].get<double>(),
+                  kScoreTolerance);
     }
     SCOPED_TRACE(corpus["hypotheses"].dump() + "\n" + corpus["references"].dump());
-    EXPECT_NEAR(bleu.score(), corpus["bleu"].get<double>(), kTolerance);
-    EXPECT_NEAR(chrf.score(), corpus["chrf"].get<double>(), kTolerance);
+    EXPECT_NEAR(bleu.score(), corpus["bleu"].get<double>(), kScoreTolerance);
+    EXPECT_NEAR(chrf.score(), corpus["chrf"].get<double>(), kScoreTolerance);
     const Rouge::Scores words = rouge.mean(), stems = rouge_of_stems.mean();
     expect_rouge(words.rouge1, corpus["rouge1"]);
     expect_rouge(words.rouge2, corpus["rouge2"]);

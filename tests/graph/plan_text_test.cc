@@ -15,18 +15,18 @@
 namespace millrace {
 namespace {
 
-struct Case {
+struct PlanTextCase {
   const char* name;
   std::string keys;
   bool recompute = false;
 };
-const Case kCases[] = {{"gpt2", kGpt2Keys},
-                       {"llama", kLlamaKeys},
-                       {"dropout", std::string(kGpt2Keys) + ", dropout: 0.1"},
-                       {"recompute", kGpt2Keys, true}};
+const PlanTextCase kPlanTextCases[] = {{"gpt2", kGpt2Keys},
+                                       {"llama", kLlamaKeys},
+                                       {"dropout", std::string(kGpt2Keys) + ", dropout: 0.1"},
+                                       {"recompute", kGpt2Keys, true}};
 
 // Without measured choices and on the lowest instruction set a plan is the same on every machine.
-Plan step_plan(const Case& c, BatchShape shape = {2, 12}) {
+Plan step_plan(const PlanTextCase& c, BatchShape shape = {2, 12}) {
   cpu::gemm_set_measuring(false);
   TinyModel tiny(c.keys, shape);
   if (c.recompute) tiny.settings.memory_limit = 1;
@@ -36,8 +36,8 @@ Plan step_plan(const Case& c, BatchShape shape = {2, 12}) {
   return plan;
 }
 
-class PlanText : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Model, PlanText, testing::ValuesIn(kCases),
+class PlanText : public testing::TestWithParam<PlanTextCase> {};
+INSTANTIATE_TEST_SUITE_P(Model, PlanText, testing::ValuesIn(kPlanTextCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(PlanText, IsTheReference) {
@@ -79,13 +79,13 @@ TEST_P(PlanText, HashIsThatOfTheTextAndStable) {
 
 TEST(PlanHash, DiffersBetweenModelsAndPasses) {
   std::map<std::string, std::string> seen;
-  for (const Case& c : kCases)
+  for (const PlanTextCase& c : kPlanTextCases)
     EXPECT_TRUE(seen.emplace(step_plan(c).hash(), c.name).second)
         << c.name << " has the plan of " << seen[step_plan(c).hash()];
 }
 
 TEST(PlanTextForm, NamesEveryNodeWithKernelAndPlace) {
-  const Plan plan = step_plan(kCases[0]);
+  const Plan plan = step_plan(kPlanTextCases[0]);
   const std::string text = plan.text();
   EXPECT_TRUE(text.starts_with("plan: "));
   int64_t lines = std::count(text.begin(), text.end(), '\n');

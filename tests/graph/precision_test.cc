@@ -13,13 +13,13 @@
 namespace millrace {
 namespace {
 
-struct Case {
+struct PrecisionCase {
   const char* name;
   std::string keys;
   BatchShape shape = {2, 12};
   const char* family = "gpt";
 };
-const Case kCases[] = {
+const PrecisionCase kPrecisionCases[] = {
     {"gpt2", kGpt2Keys},
     {"gpt2_dropout", std::string(kGpt2Keys) + ", dropout: 0.1"},
     {"llama", kLlamaKeys},
@@ -28,7 +28,7 @@ const Case kCases[] = {
      {2, 12, true},
      "trajectory"}};
 
-class PrecisionPass : public testing::TestWithParam<Case> {
+class PrecisionPass : public testing::TestWithParam<PrecisionCase> {
  protected:
   Graph in(Precision precision) const {
     PassOptions options;
@@ -73,7 +73,7 @@ class PrecisionPass : public testing::TestWithParam<Case> {
   TinyModel tiny_{GetParam().keys, GetParam().shape, GetParam().family};
   const Graph graph_ = tiny_.step_graph();
 };
-INSTANTIATE_TEST_SUITE_P(Model, PrecisionPass, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Model, PrecisionPass, testing::ValuesIn(kPrecisionCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(PrecisionPass, ComputesTheSame) {

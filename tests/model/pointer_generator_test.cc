@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kBatch = 2, kLength = 6, kSource = 5, kVocabulary = TinyModel::kVocabulary;
+constexpr int64_t kBatch = 2, kTarget = 6, kSourceLength = 5, kVocabulary = TinyModel::kVocabulary;
 
 // -log of the probability of each row's target, out of the outputs of a decode plan.
 double loss_of(const Session& session, size_t plan, const std::vector<int32_t>& source_open,
@@ -24,8 +24,9 @@ double loss_of(const Session& session, size_t plan, const std::vector<int32_t>& 
   for (size_t row = 0; row < kBatch; ++row) {
     double sum = 0, mass = 0;
     for (size_t v = 0; v < kVocabulary; ++v) sum += std::exp(double{logits[row * kVocabulary + v]});
-    for (size_t s = 0; s < kSource; ++s)
-      if (source_open[row * kSource + s] == targets[row]) mass += attention[row * kSource + s];
+    for (size_t s = 0; s < kSourceLength; ++s)
+      if (source_open[row * kSourceLength + s] == targets[row])
+        mass += attention[row * kSourceLength + s];
     const double gate = 1 / (1 + std::exp(-double{gates[row]}));
     const auto target = static_cast<size_t>(targets[row]);
     const double generated =
@@ -41,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Coverage, PointerGeneratorSteps, testing::Bool());
 TEST_P(PointerGeneratorSteps, WordByWordIsTheLoss) {
   cpu::gemm_set_measuring(false);
   const auto backend = cpu::make_backend(cpu::best_isa());
-  const BatchShape shape{kBatch, kLength, false, kSource};
+  const BatchShape shape{kBatch, kTarget, false, kSourceLength};
   const TinyModel tiny(
       fmt::format(
           "type: pointer_generator, emb_dim: 8, hidden_dim: 6, attention_dim: 7, coverage: {}",
@@ -51,7 +52,7 @@ TEST_P(PointerGeneratorSteps, WordByWordIsTheLoss) {
   word.length = 1;
   const Plan whole = make_plan(build_eval_graph(*tiny.model, shape), {}, *backend),
              encode = make_plan(build_encode_graph(*tiny.model, word), {}, *backend),
-             decode = make_plan(build_decode_graph(*tiny.model, word, kLength), {}, *backend);
+             decode = make_plan(build_decode_graph(*tiny.model, word, kTarget), {}, *backend);
   Session session(*backend, {&whole, &encode, &decode});
   RandomStream random(3, RandomUse::test, 0);
   for (const Parameter& p : tiny.model->parameters()) {
@@ -74,10 +75,10 @@ TEST_P(PointerGeneratorSteps, WordByWordIsTheLoss) {
   for (int again = 0; again < 2; ++again) {  // the second time from a cache that was used
     session.run(1);
     double loss = 0;
-    for (size_t t = 0; t < kLength; ++t) {
-      session.write<int32_t>(prompt_leaf(1), std::vector{tokens[t], tokens[kLength + t]});
+    for (size_t t = 0; t < kTarget; ++t) {
+      session.write<int32_t>(prompt_leaf(1), std::vector{tokens[t], tokens[kTarget + t]});
       session.run(2);
-      loss += loss_of(session, 2, source_open, {targets[t], targets[kLength + t]});
+      loss += loss_of(session, 2, source_open, {targets[t], targets[kTarget + t]});
     }
     EXPECT_NEAR(loss, wanted, 1e-5 * wanted);
   }
@@ -89,7 +90,7 @@ Trained trained(const std::string& coverage, int updates) {
   const auto backend = cpu::make_backend(cpu::best_isa());
   const TinyModel tiny(
       "type: pointer_generator, emb_dim: 8, hidden_dim: 6, attention_dim: 7, " + coverage,
-      {kBatch, kLength, false, kSource}, "pointer_generator");
+      {kBatch, kTarget, false, kSourceLength}, "pointer_generator");
   const Plan plan = make_plan(tiny.step_graph(), {}, *backend);
   Session session(*backend, {&plan});
   return train_steps(session, 0, tiny, updates);
@@ -116,8 +117,8 @@ TEST(PointerGenerator, CoverageCountsFromItsStartOn) {
 
 // An update of several micro-batches has one number in all of them.
 TEST(PointerGenerator, CoverageStartsInEveryMicroBatch) {
-  TinyModel tiny("type: pointer_generator, coverage_start: 4", {kBatch, kLength, false, kSource},
-                 "pointer_generator");
+  TinyModel tiny("type: pointer_generator, coverage_start: 4",
+                 {kBatch, kTarget, false, kSourceLength}, "pointer_generator");
   tiny.settings.grad_accum = 2;
   for (const Graph& graph : {build_step_graph(*tiny.model, tiny.settings, tiny.shape),
                              build_accumulate_graph(*tiny.model, tiny.settings, tiny.shape)})
@@ -127,13 +128,13 @@ TEST(PointerGenerator, CoverageStartsInEveryMicroBatch) {
 
 // Every pass checks the types: what is kept has those of the leaves that keep it.
 TEST(PointerGenerator, CanBeIn16Bits) {
-  const BatchShape word{kBatch, 1, false, kSource};
+  const BatchShape word{kBatch, 1, false, kSourceLength};
   const TinyModel tiny("type: pointer_generator, coverage_start: 2", word, "pointer_generator");
   PassOptions options;
   options.precision = Precision::bf16;
   optimize(tiny.step_graph(), options);
   for (const Graph& graph : {optimize(build_encode_graph(*tiny.model, word), options),
-                             optimize(build_decode_graph(*tiny.model, word, kLength), options)}) {
+                             optimize(build_decode_graph(*tiny.model, word, kTarget), options)}) {
     EXPECT_EQ(graph.updates.size(), graph.outputs.empty() ? 6u : 4u);
   }
 }

@@ -18,7 +18,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kLength = 9, kSource = 7;
+constexpr int64_t kTunedLength = 9, kTunedSource = 7;
 
 class Tuning : public testing::TestWithParam<std::string> {
  protected:
@@ -35,7 +35,8 @@ class Tuning : public testing::TestWithParam<std::string> {
 
   TinyModel plain() const {
     const bool pairs = make_model(GetParam())->takes().pairs;
-    return TinyModel("type: " + GetParam(), {2, kLength, false, pairs ? kSource : 0}, GetParam());
+    return TinyModel("type: " + GetParam(), {2, kTunedLength, false, pairs ? kTunedSource : 0},
+                     GetParam());
   }
   std::unique_ptr<TinyModel> tuned(const std::string& keys) const {
     const BatchShape shape = plain().shape;
