@@ -100,10 +100,8 @@ std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const MachineProfile* absent) {
   Settings& s = run.settings;
   cpu::set_threads(static_cast<int>(s.threads));
-  auto backend =
-      absent ? absent_device(*absent)
-             : open_device(s.device, {.capture = s.use_compile, .runs_at_once = s.steps_per_replay},
-                           note);
+  const BackendOptions options{.capture = s.use_compile, .runs_at_once = s.steps_per_replay};
+  auto backend = absent ? absent_device(*absent, options) : open_device(s.device, options, note);
   if (s.device == "auto") run.schema.note("device", "auto: " + backend->name());
   if (s.precision == "auto")
     run.schema.note("training.precision", "auto: what " + backend->name() + " is fast in");

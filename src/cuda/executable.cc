@@ -66,8 +66,8 @@ class CudaExecutable : public Executable, private Joinable {
   void run(Ledger* ledger, const std::function<void()>& before_update) override {
     if (queue_) {
       // The first ones are alone, and so are those that are captured with events.
-      const bool joins =
-          ledger && !before_update && capture_ && runs_ >= 2 && runs_ < next_profile_;
+      const bool joins = ledger && !before_update && capture_ && runs_ >= 2 &&
+                         runs_ < next_profile_ && !queue_->is_at_rest();
       if (joins) return queue_->put_off(*this, *ledger);
       queue_->come_first();
     }

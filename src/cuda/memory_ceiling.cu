@@ -4,9 +4,11 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr int kThreads = 512, kAtOnce = 4;  // that a thread has under way
+constexpr int kThreads = 512, kBlocks = 4;  // of a multiprocessor, all at once
+constexpr int kAtOnce = 4;                  // that a thread has under way
 
-__global__ void move_kernel(uint4* data, Int count, int passes) {
+__global__ __launch_bounds__(kThreads, kBlocks) void move_kernel(uint4* data, Int count,
+                                                                 int passes) {
   const Int stride = (Int)gridDim.x * kThreads;
   for (int pass = 0; pass < passes; ++pass)
     for (Int i = (Int)blockIdx.x * kThreads + threadIdx.x; i < count; i += kAtOnce * stride) {
@@ -26,8 +28,8 @@ __global__ void move_kernel(uint4* data, Int count, int passes) {
 }  // namespace
 
 void launch_move(void* data, int64_t bytes, int passes, int multiprocessors, cudaStream_t stream) {
-  move_kernel<<<4 * multiprocessors, kThreads, 0, stream>>>(static_cast<uint4*>(data), bytes / 16,
-                                                            passes);
+  move_kernel<<<kBlocks * multiprocessors, kThreads, 0, stream>>>(static_cast<uint4*>(data),
+                                                                  bytes / 16, passes);
 }
 
 }  // namespace millrace::cuda

@@ -48,6 +48,7 @@ RunQueue::RunQueue(Context& context, std::byte* inputs, std::byte* ring, int64_t
     MR_CUDA(cudaMallocHost(&b.host, size));
     std::memset(b.host, 0, size);
   }
+  MR_CHECK(!context_.queue, "a device has one queue");
   context_.queue = this;
 }
 
@@ -62,7 +63,7 @@ RunQueue::~RunQueue() {
 void RunQueue::put_off(Joinable& plan, Ledger& ledger) {
   // A graph is of one plan's runs.
   if (runs_.size() == most_ || (!runs_.empty() && runs_.back().plan != &plan)) flush();
-  inputs_are_new_ = false;
+  inputs_are_new_ = alone_ = false;
   if (ledger.timeline) clock_.set(context_.stream());
   runs_.push_back({&plan, &ledger, {}});
   // Inputs that are not written anew stay.
@@ -103,18 +104,29 @@ void RunQueue::flush() {
   next_block(runs.size());
 }
 
+bool RunQueue::is_at_rest() const {
+  return runs_.empty() && !alone_ &&
+         std::ranges::none_of(all_, [](const auto& r) { return r.use_count() > 1; });
+}
+
 void RunQueue::come_first() {
   flush();
+  alone_ = true;
   if (!std::exchange(inputs_are_new_, false)) return;
   MR_CUDA(cudaMemcpyAsync(inputs_, slot(0), bytes_, cudaMemcpyHostToDevice, context_.stream()));
+  record_sent();
   next_block(0);
 }
 
-// All of this one's inputs are on their way; the other one is filled from now on, and begins with
-// the inputs that stood in `last`.
+// Right behind the last copy out of this block, and not behind the runs: whoever fills the block
+// again waits for the copies alone.
+void RunQueue::record_sent() {
+  MR_CUDA(cudaEventRecord(blocks_[now_].sent.get(), context_.stream()));
+}
+
+// The other block is filled from now on, and begins with the inputs that stood in `last`.
 void RunQueue::next_block(size_t last) {
   const std::byte* from = slot(last);
-  MR_CUDA(cudaEventRecord(blocks_[now_].sent.get(), context_.stream()));
   now_ = 1 - now_;
   MR_CUDA(cudaEventSynchronize(blocks_[now_].sent.get()));
   std::memcpy(slot(0), from, bytes_);
@@ -124,6 +136,7 @@ void RunQueue::run_one_by_one(const std::vector<Run>& runs) {
   const cudaStream_t stream = context_.stream();
   for (size_t i = 0; i < runs.size(); ++i) {
     MR_CUDA(cudaMemcpyAsync(inputs_, slot(i), bytes_, cudaMemcpyHostToDevice, stream));
+    if (i + 1 == runs.size()) record_sent();
     runs[i].plan->run_now(runs[i].ledger, {});
     for (size_t n = 0; n < runs[i].numbers.size(); ++n)
       MR_CUDA(cudaMemcpyAsync(results_->host + i * KeptNumbers::kMost + n, runs[i].numbers[n],
@@ -152,9 +165,10 @@ std::string RunQueue::capture(Captured& graph, const std::vector<Run>& runs) {
 bool RunQueue::replay(const std::vector<Run>& runs) {
   if (runs.size() < most_ || cannot_capture_) return false;
   Joinable& plan = *runs[0].plan;
-  Captured& graph = graphs_[&plan];
-  if (!graph.ready()) {
-    if (const std::string reason = capture(graph, runs); !reason.empty()) {
+  Graph& graph = graphs_[&plan];
+  if (!graph.captured.ready()) {
+    graph.numbers = runs[0].numbers;
+    if (const std::string reason = capture(graph.captured, runs); !reason.empty()) {
       cannot_capture_ = true;
       plan.has_run(0, fmt::format("updates are started one by one: {} of them could not be "
                                   "captured as a graph: {}",
@@ -162,6 +176,8 @@ bool RunQueue::replay(const std::vector<Run>& runs) {
       return false;
     }
   }
+  if (std::ranges::any_of(runs, [&](const Run& r) { return r.numbers != graph.numbers; }))
+    return false;
   if (pending_.size() == kPending) {
     MR_CUDA(cudaEventSynchronize(pending_.front().ends->end.get()));
     settle_one(banked_);
@@ -169,8 +185,9 @@ bool RunQueue::replay(const std::vector<Run>& runs) {
   const cudaStream_t stream = context_.stream();
   Ends& ends = ends_[next_ends_++ % kPending];
   MR_CUDA(cudaMemcpyAsync(ring_, slot(0), runs.size() * bytes_, cudaMemcpyHostToDevice, stream));
+  record_sent();
   MR_CUDA(cudaEventRecord(ends.start.get(), stream));
-  graph.launch(stream);
+  graph.captured.launch(stream);
   MR_CUDA(cudaEventRecord(ends.end.get(), stream));
   MR_CUDA(cudaMemcpyAsync(results_->host, kept_.data(),
                           runs.size() * KeptNumbers::kMost * sizeof(float), cudaMemcpyDeviceToHost,

@@ -51,6 +51,9 @@ class RunQueue : public Staging {
   // As Executable::settle.
   bool settle(std::span<int64_t> phase_ns);
   void forget(Joinable& plan);
+  // Nothing was put off or started since everything before it was read: the next run had better
+  // begin at once, and others are put together while it runs.
+  bool is_at_rest() const;
   bool is_of_this_thread() const { return thread_ == std::this_thread::get_id(); }
 
  private:
@@ -76,9 +79,14 @@ class RunQueue : public Staging {
     int64_t runs;
   };
   std::byte* slot(size_t run) { return static_cast<std::byte*>(blocks_[now_].host) + run * bytes_; }
+  struct Graph {
+    Captured captured;
+    std::vector<const std::byte*> numbers;  // that it keeps of each run
+  };
   bool replay(const std::vector<Run>& runs);
   std::string capture(Captured& graph, const std::vector<Run>& runs);
   void run_one_by_one(const std::vector<Run>& runs);
+  void record_sent();
   void next_block(size_t last);
   void settle_one(std::span<int64_t> phase_ns);
   Results& results();
@@ -93,8 +101,9 @@ class RunQueue : public Staging {
   size_t now_ = 0;
   bool inputs_are_new_ = false;
   std::vector<Run> runs_;
-  std::map<const Joinable*, Captured> graphs_;
+  std::map<const Joinable*, Graph> graphs_;
   bool cannot_capture_ = false;
+  bool alone_ = false;                         // the last run was not put off
   DeviceBytes kept_;                           // the numbers of a graph's runs
   std::vector<std::shared_ptr<Results>> all_;  // used again when nobody waits for them
   std::shared_ptr<Results> results_;           // of the runs that are put off

@@ -270,6 +270,55 @@ TEST_P(RunQueueTest, SaysOnceWhyThereIsNoGraph) {
                                   : "");
 }
 
+// After a pause the first run begins at once, and the next ones are put together meanwhile.
+TEST_P(RunQueueTest, IsAtRestUntilARunBegins) {
+  device.refuses = GetParam();
+  Context context(0);
+  Memory memory;
+  RunQueue queue(context, reinterpret_cast<std::byte*>(memory.inputs),
+                 reinterpret_cast<std::byte*>(memory.ring), sizeof memory.inputs, 2);
+  Ledger ledger;
+  FakePlan plan(1, memory, queue);
+  const std::byte* const loss[] = {reinterpret_cast<std::byte*>(&plan.loss)};
+  for (int pause = 0; pause < 3; ++pause) {
+    EXPECT_TRUE(queue.is_at_rest());
+    plan.run(ledger, true);
+    EXPECT_FALSE(queue.is_at_rest());
+    std::vector<std::unique_ptr<Late>> late;
+    for (int i = 0; i < 5; ++i) {
+      plan.run(ledger, false);
+      late.push_back(queue.fetch(loss));
+      EXPECT_FALSE(queue.is_at_rest());
+    }
+    while (!late.empty()) {
+      EXPECT_FALSE(queue.is_at_rest());
+      late.back()->wait();
+      late.pop_back();
+    }
+  }
+  EXPECT_TRUE(queue.is_at_rest());
+}
+
+// A block is filled again as soon as what was in it is on the device: nobody waits for the runs.
+TEST_P(RunQueueTest, WaitsForCopiesAndNotForRuns) {
+  device.refuses = GetParam();
+  Context context(0);
+  Memory memory;
+  RunQueue queue(context, reinterpret_cast<std::byte*>(memory.inputs),
+                 reinterpret_cast<std::byte*>(memory.ring), sizeof memory.inputs, 2);
+  Ledger ledger;
+  FakePlan plan(1, memory, queue);
+  const std::byte* const loss[] = {reinterpret_cast<std::byte*>(&plan.loss)};
+  std::vector<std::unique_ptr<Late>> late;
+  for (int i = 0; i < 4; ++i) {
+    plan.run(ledger, false);
+    late.push_back(queue.fetch(loss));
+  }
+  // Two blocks are on their way. The first of them is needed again: its copies are done, and of its
+  // runs at most those between two copies.
+  EXPECT_LE(device.milliseconds, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Capture, RunQueueTest, testing::Bool(),
                          [](const auto& test) { return test.param ? "Refused" : "Granted"; });
 

@@ -9,8 +9,10 @@ namespace {
 
 class AbsentDevice : public Backend {
  public:
-  explicit AbsentDevice(const MachineProfile& machine)
-      : machine_(machine), cpu_(machine.on_host ? cpu::make_backend(cpu::best_isa()) : nullptr) {}
+  AbsentDevice(const MachineProfile& machine, const BackendOptions& options)
+      : machine_(machine),
+        options_(options),
+        cpu_(machine.on_host ? cpu::make_backend(cpu::best_isa()) : nullptr) {}
   std::string name() const override { return machine_.device; }
   DeviceKind kind() const override { return {machine_.device, machine_.made_with}; }
   bool on_host() const override { return false; }
@@ -22,6 +24,9 @@ class AbsentDevice : public Backend {
     return p ? p->overhead_bytes : std::nullopt;
   }
   bool runs_beside() const override { return !cpu_; }
+  int64_t runs_at_once() const override {
+    return !cpu_ && options_.capture ? options_.runs_at_once : 1;
+  }
   KernelChoice choose(const OpCard& op, const OpSite& site) override {
     if (cpu_) return cpu_->choose(op, site);
     KernelChoice choice;
@@ -47,13 +52,15 @@ class AbsentDevice : public Backend {
     std::abort();
   }
   MachineProfile machine_;
+  BackendOptions options_;
   std::unique_ptr<Backend> cpu_;  // null: of a GPU no kernel is here
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> absent_device(const MachineProfile& machine) {
-  return std::make_unique<AbsentDevice>(machine);
+std::unique_ptr<Backend> absent_device(const MachineProfile& machine,
+                                       const BackendOptions& options) {
+  return std::make_unique<AbsentDevice>(machine, options);
 }
 
 }  // namespace millrace

@@ -225,13 +225,22 @@ std::vector<Remedy> longer_replays(const Situation& at, double ceiling) {
   const Settings& s = at.settings;
   std::vector<Remedy> list;
   if (at.on_host || !s.use_compile || s.grad_accum > 1) return list;
-  for (const int64_t steps : {4, 16})
-    if (steps > s.steps_per_replay)
-      list.push_back({"replay",
-                      fmt::format("{} updates in one replay", steps),
-                      {fmt::format("training.steps_per_replay={}", steps)},
-                      Maths::same_bits,
-                      ceiling});
+  for (const int64_t steps : {4, 16}) {
+    if (steps <= s.steps_per_replay) continue;
+    Remedy remedy{"replay",
+                  fmt::format("{} updates in one replay", steps),
+                  {fmt::format("training.steps_per_replay={}", steps)},
+                  Maths::same_bits,
+                  ceiling};
+    // A report waits for the updates before it: there is room for a few replays between two.
+    if (s.log_interval % steps != 0 || s.log_interval < 4 * steps) {
+      const int64_t interval = std::max(4 * steps, (s.log_interval + steps - 1) / steps * steps);
+      remedy.title += fmt::format(", a report every {}", interval);
+      remedy.overrides.push_back(fmt::format("training.log_interval={}", interval));
+      remedy.maths = Maths::reporting;
+    }
+    list.push_back(std::move(remedy));
+  }
   return list;
 }
 

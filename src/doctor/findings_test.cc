@@ -75,7 +75,13 @@ TEST(FindingsTest, ADeviceThatStandsStillBetweenUpdatesIsGivenMoreOfThem) {
   EXPECT_EQ(replay.id, "replay.short");
   EXPECT_NEAR(replay.recoverable, 0.25, 1e-9);
   ASSERT_EQ(replay.remedies.size(), 2u);
-  EXPECT_EQ(replay.remedies[0].overrides, Overrides{"training.steps_per_replay=4"});
+  // Reports come every 10 updates: more of them must fit between two.
+  EXPECT_EQ(replay.remedies[0].overrides,
+            (Overrides{"training.steps_per_replay=4", "training.log_interval=16"}));
+  EXPECT_EQ(replay.remedies[0].maths, Maths::reporting);
+  s.log_interval = 32;
+  EXPECT_EQ(found(false).front().remedies[0].overrides, Overrides{"training.steps_per_replay=4"});
+  EXPECT_EQ(found(false).front().remedies[0].maths, Maths::same_bits);
   s.steps_per_replay = 4;
   ASSERT_EQ(found(false).size(), 1u);
   EXPECT_EQ(found(false).front().remedies.size(), 1u);

@@ -217,7 +217,8 @@ double expected_seconds(const OpTimes& seen, double limit_seconds, double usual)
 
 void PrecisionProfile::take_ceiling(const Ceiling& measured) {
   constexpr double kClearly = 1.05;
-  if (measured.flops > kClearly * ceiling.flops || measured.bytes > kClearly * ceiling.bytes) {
+  if (measured.flops > kClearly * ceiling.flops || measured.bytes > kClearly * ceiling.bytes ||
+      measured.caches.size() > ceiling.caches.size()) {
     ops.clear();
     node_seconds = 0;
   }

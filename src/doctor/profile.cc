@@ -63,7 +63,7 @@ class ProfileObserver : public TrainObserver {
   Ledger start, stop, tail;
   int64_t validations = 0, samples = 0, places = 0, useful = 0;
   int64_t first = 0;   // update that was measured
-  std::string slowed;  // why the device holds its clock down, at the end
+  std::string slowed;  // why the device held its clock down
 
  private:
   bool counting() const { return first > 0 && stopped_ == 0; }
@@ -73,7 +73,7 @@ class ProfileObserver : public TrainObserver {
   };
   Energy energy() {
     const auto vitals = backend_.vitals();
-    if (vitals && vitals->slowed) slowed = *vitals->slowed;
+    if (vitals && vitals->slowed && !vitals->slowed->empty()) slowed = *vitals->slowed;
     return {now_ns(), vitals ? vitals->joules : std::nullopt};
   }
   ProfileOptions options_;
@@ -145,9 +145,9 @@ Pace undisturbed_pace(std::span<const double> times, std::span<const int64_t> si
 }  // namespace
 
 int64_t warm_up_of(const Backend& backend, const Programs& programs) {
-  return backend.on_host() ? 3
-                           : 10 + 3 * static_cast<int64_t>(programs.steps.size()) +
-                                 2 * (backend.runs_at_once() - 1);
+  return backend.on_host()
+             ? 3
+             : 10 + 3 * static_cast<int64_t>(programs.steps.size()) * backend.runs_at_once();
 }
 
 double Profile::owner_seconds(Owner owner) const {
@@ -178,8 +178,12 @@ double Profile::seconds_with_occasions() const {
 }
 
 Profile profile(const Model& model, Settings settings, const TrainingData& data, Backend& backend,
-                const Programs& programs, RunFolder& run, const ProfileOptions& options,
+                const Programs& programs, RunFolder& run, ProfileOptions options,
                 Timeline& timeline) {
+  // Updates that a device is given together are read together, up to two replays of them: the last
+  // of those to warm up must not bring those to be measured with it.
+  if (const int64_t at_once = backend.runs_at_once(); at_once > 1)
+    options.updates = std::max(options.updates, 2 * at_once);
   const RunLength length = data.run_length(settings);
   Profile p;
   p.options = options;

@@ -55,7 +55,7 @@ struct Profile {
 
 // Trains in `run`, whose checkpoints are the caller's to remove. The timeline must outlive it.
 Profile profile(const Model& model, Settings settings, const TrainingData& data, Backend& backend,
-                const Programs& programs, RunFolder& run, const ProfileOptions& options,
+                const Programs& programs, RunFolder& run, ProfileOptions options,
                 Timeline& timeline);
 
 }  // namespace millrace

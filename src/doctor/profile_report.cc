@@ -142,6 +142,9 @@ nlohmann::ordered_json profile_json(const Profile& p) {
       {"useful_tokens_per_second", p.useful_tokens_per_second()},
       {"flops_per_update", p.flops_per_update},
       {"ceiling", {{"flops_per_second", p.ceiling.flops}, {"bytes_per_second", p.ceiling.bytes}}}};
+  for (const CacheCeiling& cache : p.ceiling.caches)
+    j["ceiling"]["caches"].push_back(
+        {{"capacity", cache.capacity}, {"bytes_per_second", cache.bytes}});
   for (size_t i = 0; i < kOwners; ++i) {
     const auto owner = static_cast<Owner>(i);
     j["budget_seconds"][std::string(owner_name(owner))] = p.owner_seconds(owner);

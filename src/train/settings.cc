@@ -172,9 +172,10 @@ void Settings::declare(Schema& s) {
       .range(1, 64)
       .help(
           "CUDA: so many updates with batches of one shape are one graph, and reach the device in "
-          "one go; for models whose update takes less than about a millisecond. The same bits. "
-          "Reports, validation and checkpoints come between graphs: a divisor of log_interval "
-          "suits. Needs grad_accum 1.");
+          "one go; for models whose update takes less than about a millisecond. The same bits, "
+          "unless a run rolls back, which passes over all batches under way. Reports, validation "
+          "and checkpoints come between graphs: a quarter of log_interval or less suits. Needs "
+          "grad_accum 1.");
   s.integer("training.max_length", &max_length)
       .range(1, 1 << 20)
       .alias("training.max_tgt_len")

@@ -18,6 +18,7 @@
 #include "train/health.h"
 #include "train/signals.h"
 #include "train/text_evaluation.h"
+#include "train/update.h"
 #include "train/weights.h"
 
 namespace millrace {
@@ -57,6 +58,11 @@ class Loop {
                           s_.tensorboard);
     earlier_seconds_ = state_.seconds;
     start_loader();
+    if (backend_.runs_at_once() > s_.log_interval)
+      note_once(
+          fmt::format("updates are started one by one: training.steps_per_replay is {}, and there "
+                      "is a report every {} (training.log_interval)",
+                      backend_.runs_at_once(), s_.log_interval));
     epoch_ledger_ = window_ledger_ = owner_times();
     while (duties() && !finished() && !interrupted()) update();
     settle_updates(0);
@@ -227,9 +233,7 @@ class Loop {
     loader_.emplace(*data_.batches, state_.samples, s_.grad_accum, options);
   }
 
-  // One update: grad_accum micro-batches. The loss is the mean over all scored tokens of the
-  // update, so that the result does not depend on how the batch is cut. On a device the update is
-  // only started: what it gave is read while the next one runs.
+  // Starts one update; on a device what it gave is read while the next one runs.
   void update() {
     if (started_.empty()) settled_ns_ = now_ns();
     const UpdateBatches* batches = nullptr;
@@ -237,37 +241,14 @@ class Loop {
       const OwnerScope waiting(result_.ledger, Owner::input_wait);
       batches = &loader_->next();
     }
-    const LossScales scales = LossScales::means(batches->scored, batches->labelled);
-    const auto learning_rate = static_cast<float>(rate(state_.step)),
-               number = static_cast<float>(state_.step + 1),
-               average = static_cast<float>(average_rate_at(s_.ema_decay, state_.step));
-    size_t plan = 0;
-    for (int64_t micro = 0; micro < s_.grad_accum; ++micro) {
-      const bool last = micro + 1 == s_.grad_accum;
-      const Batch& batch = batches->parts[static_cast<size_t>(micro)];
-      plan = last ? programs_.step_plan(batch.shape) : programs_.accumulate_plan(batch.shape);
-      {
-        const OwnerScope copying(result_.ledger, Owner::h2d);
-        write_batch(session_, plan, batch, scales);
-        if (session_.has("random_key")) {
-          // Follows the data, not the step: after a roll-back both are new.
-          const auto seed = static_cast<uint64_t>(s_.seed),
-                     at = static_cast<uint64_t>(state_.samples + micro * data_.batches->stride());
-          const int32_t key[4] = {static_cast<int32_t>(seed), static_cast<int32_t>(seed >> 32),
-                                  static_cast<int32_t>(at), static_cast<int32_t>(at >> 32)};
-          session_.write<int32_t>("random_key", key);
-        }
-        if (!last) write_scalar("accumulate_beta", micro == 0 ? 0.0f : 1.0f);
-        if (session_.has("ema_rate")) write_scalar("ema_rate", average);
-        write_scalar("learning_rate", learning_rate);
-        write_scalar("step", number);
-      }
-      // A step in one piece is faster, and its optimizer waits for nobody as a rule.
-      const bool wait = last && saver_ && saver_->is_reading();
-      session_.run(plan, &result_.ledger,
-                   wait ? std::function<void()>([this] { wait_until_saved_state_is_read(); })
-                        : std::function<void()>());
-    }
+    // A step in one piece is faster, and its optimizer waits for nobody as a rule.
+    std::function<void()> before_optimizer;
+    if (saver_ && saver_->is_reading())
+      before_optimizer = [this] { wait_until_saved_state_is_read(); };
+    const size_t plan =
+        start_update(session_, programs_, s_, *batches,
+                     {state_.step, state_.samples, data_.batches->stride(), rate(state_.step)},
+                     result_.ledger, before_optimizer);
     static const std::string kResults[] = {"loss", "grad_norm"};
     state_.step += 1;
     ++updates_;
@@ -289,9 +270,10 @@ class Loop {
         const OwnerScope waiting(result_.ledger, Owner::idle_launch);
         (void)started_.front().results->wait();
       }
-      session_.settle(result_.ledger);
       size_t there = 1;
       while (there < started_.size() && started_[there].results->is_there()) ++there;
+      // Behind it: an update that is taken from the list has its time in the ledger.
+      session_.settle(result_.ledger);
       const double seconds =
           seconds_since(std::exchange(settled_ns_, now_ns())) / static_cast<double>(there);
       // A roll-back throws away the rest.

@@ -12,7 +12,8 @@
 #include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
-#include "tests/graph/poisoned_backend.h"
+#include "doctor/profile.h"
+#include "tests/converge/late_backend.h"
 #include "train/program.h"
 #include "train/trainer.h"
 
@@ -76,6 +77,17 @@ class Converge : public testing::Test {
   static TrainResult train_model(const std::string& model_keys, const Settings& settings,
                                  const Dataset& data, const std::string& family,
                                  TrainObserver& observer, Backend& backend) {
+    TrainResult result;
+    with_programs(model_keys, settings, data, family, backend,
+                  [&](const Model& model, const TrainingData& training, const Programs& programs) {
+                    result = train(model, settings, training, backend, programs, nullptr, observer);
+                  });
+    return result;
+  }
+  static void with_programs(
+      const std::string& model_keys, const Settings& settings, const Dataset& data,
+      const std::string& family, Backend& backend,
+      const std::function<void(const Model&, const TrainingData&, const Programs&)>& use) {
     const auto model = make_model(family);
     Schema schema;
     model->declare(schema);
@@ -87,50 +99,8 @@ class Converge : public testing::Test {
     DataObserver silent;
     const TrainingData training = make_training_data(data, settings, model->takes(), silent);
     const Programs programs = make_programs(*model, settings, training.shapes(), backend);
-    return train(*model, settings, training, backend, programs, nullptr, observer);
+    use(*model, training, programs);
   }
-};
-
-// A device that gives the numbers of several runs back together, as one does that starts them
-// together: when somebody waits for one of them.
-class LateBackend : public PoisonedBackend {
- public:
-  explicit LateBackend(int64_t at_once)
-      : PoisonedBackend(cpu::best_isa()), at_once_(static_cast<size_t>(at_once)) {}
-  bool on_host() const override { return false; }
-  int64_t runs_at_once() const override { return static_cast<int64_t>(at_once_); }
-  std::unique_ptr<Late> fetch(std::span<const std::byte* const> numbers) override {
-    if (group_->count == at_once_ || group_->asked) group_ = std::make_shared<Group>();
-    ++group_->count;
-    most_waiting = std::max(most_waiting, ++waiting_);
-    return std::make_unique<Together>(PoisonedBackend::fetch(numbers), group_, *this);
-  }
-  int64_t most_waiting = 0;  // updates that nobody had read, at the most
-
- private:
-  struct Group {
-    size_t count = 0;
-    bool asked = false;
-  };
-  class Together : public Late {
-   public:
-    Together(std::unique_ptr<Late> late, std::shared_ptr<Group> group, LateBackend& device)
-        : late_(std::move(late)), group_(std::move(group)), device_(device) {}
-    ~Together() override { --device_.waiting_; }
-    std::vector<float> wait() override {
-      group_->asked = true;
-      return late_->wait();
-    }
-    bool is_there() const override { return group_->asked; }
-
-   private:
-    std::unique_ptr<Late> late_;
-    std::shared_ptr<Group> group_;
-    LateBackend& device_;
-  };
-  size_t at_once_;
-  int64_t waiting_ = 0;
-  std::shared_ptr<Group> group_ = std::make_shared<Group>();
 };
 
 class UpdateList : public TrainObserver {
@@ -169,6 +139,57 @@ TEST_F(Converge, UpdatesThatAreStartedTogetherAreTheSame) {
     // Each took its part of the time of those that came with it.
     EXPECT_GT(late.median_step_seconds, 0);
   }
+}
+
+// An update that is reported has its time in the ledger, also one that ends while that of others is
+// taken.
+TEST_F(Converge, TimeIsThereBeforeAnUpdateIsReported) {
+  class Watch : public TrainObserver {
+   public:
+    explicit Watch(const LateBackend& device) : device_(device) {}
+    void updated(const UpdateReport& update, Ledger&) override {
+      if (!update.last) return;
+      EXPECT_GE(device_.settled, update.step);
+    }
+
+   private:
+    const LateBackend& device_;
+  };
+  for (const int64_t at_once : {1, 4}) {
+    SCOPED_TRACE(at_once);
+    LateBackend device(at_once);
+    device.ends_while_settling = true;
+    Watch watch(device);
+    train_model(kGpt2, small_run(30), periodic_text(), "gpt", watch, device);
+    EXPECT_EQ(device.settled, 30);
+  }
+}
+
+// The measured updates are whole groups behind those that warm up, and what is due once comes
+// behind them.
+TEST_F(Converge, AProfileOfUpdatesThatAreStartedTogether) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("millrace-late-{}", getpid());
+  for (const int64_t at_once : {1, 16}) {
+    SCOPED_TRACE(at_once);
+    LateBackend device(at_once);
+    Settings s = small_run(1000);
+    s.eval_every = {{500}};
+    s.log_interval = 10;
+    const Dataset data = periodic_text();
+    Timeline timeline(4);
+    const auto run = RunFolder::create(folder, fmt::format("p{}", at_once));
+    with_programs(kGpt2, s, data, "gpt", device,
+                  [&](const Model& model, const TrainingData& training, const Programs& programs) {
+                    const Profile p =
+                        profile(model, s, training, device, programs, *run,
+                                {.updates = 3, .warm_up = warm_up_of(device, programs)}, timeline);
+                    EXPECT_GE(p.options.updates, at_once == 1 ? 3 : 16);
+                    EXPECT_EQ(p.update_seconds.size(), static_cast<size_t>(p.options.updates));
+                    EXPECT_EQ(p.ledger.ns(Owner::eval), 0) << "validation is among the updates";
+                    EXPECT_GT(p.checkpoint.seconds, 0);
+                  });
+  }
+  fs::remove_all(folder);
 }
 
 TEST_F(Converge, PeriodicTextIsLearnt) {
