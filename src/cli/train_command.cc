@@ -232,7 +232,9 @@ int train_command(TrainArguments arguments) {
     backend->note_overhead(programs.passes.precision, *result.device_bytes - arena);
   // Measuring the ceiling takes seconds: a shorter run does without it.
   const Ceiling ceiling =
-      result.seconds > 5 ? backend->measure_ceiling(programs.passes.precision) : Ceiling{};
+      result.seconds > 5
+          ? raised(backend->measure_ceiling(programs.passes.precision), result.ledger)
+          : Ceiling{};
   folder.write("profile.tsv", profile_text(result.ledger, ceiling));
   folder.close();
   const double flops = result.flops_per_second;

@@ -97,13 +97,6 @@ double pace(const std::vector<Duration>& every, const RunLength& length, double 
   return least;
 }
 
-// FLOP/s of the products that ran.
-double product_rate(const Ledger& ledger) {
-  for (const LedgerRow& row : rows_by_op(ledger))
-    if (row.name == "matmul" && row.ns > 0) return 1e9 * row.flops / static_cast<double>(row.ns);
-  return 0;
-}
-
 double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -255,13 +248,11 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   p.watts = observer.watts();
   p.slowed = observer.slowed;
   p.ceiling = options.ceiling;
-  // Products that are faster say that it was measured while something else ran; it is the best that
-  // was seen, also where something else runs now.
-  const double seen = product_rate(p.ledger);
-  if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || seen > p.ceiling.flops) {
+  const Ceiling seen = raised(p.ceiling, p.ledger);
+  if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || seen.flops > p.ceiling.flops ||
+      seen.bytes > p.ceiling.bytes) {
     const Ceiling now = backend.measure_ceiling(programs.passes.precision);
-    p.ceiling = best_of(p.ceiling, now);
-    if (now.flops > 0) p.ceiling.flops = std::max(p.ceiling.flops, seen);
+    p.ceiling = raised(best_of(p.ceiling, now), p.ledger);
     p.ceiling_is_new = now.flops > 0 && now.bytes > 0;
   }
   return p;

@@ -144,6 +144,9 @@ struct LedgerRow {
   double limit_ns = 0;  // each node at the ceiling of its arithmetic or of its bytes, if known
 };
 std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling = {});
+// A ceiling is the best that was seen: higher where products of this ledger, or an op that takes
+// some of its time, were faster. It was measured while something else ran, then.
+Ceiling raised(Ceiling ceiling, const Ledger& ledger);
 // "layers.*.attention", …: layer numbers joined.
 std::vector<LedgerRow> rows_by_component(const Ledger& ledger, const Ceiling& ceiling = {});
 // Rows shorter than that are one, "all others", at the end.

@@ -220,6 +220,19 @@ TEST(Ledger, RowsJoinLayersAndLoseNothing) {
   EXPECT_EQ(best.caches[0].bytes, 1000);
   EXPECT_EQ(best.caches[1].bytes, 60);
   EXPECT_EQ(best_of(caches, {}).caches.size(), 2u);
+  // What was outdone is raised until nothing outdoes it.
+  EXPECT_EQ(raised({}, ledger).flops, 0);
+  EXPECT_EQ(raised({1e30, 1e30, {}}, ledger).bytes, 1e30);
+  const Ceiling low{1, 1, {{16, 2}, {64, 1.5}}}, high = raised(low, ledger);
+  double most = 0;
+  for (const LedgerRow& row : rows_by_op(ledger, {0, high.bytes, high.caches}))
+    most = std::max(most, row.limit_ns / static_cast<double>(row.ns));
+  EXPECT_NEAR(most, 1, 1e-12);
+  EXPECT_NEAR(high.caches[1].bytes / high.bytes, 1.5, 1e-12);
+  for (const LedgerRow& row : rows_by_op(ledger))
+    if (row.name == "matmul") {
+      EXPECT_DOUBLE_EQ(high.flops, 1e9 * row.flops / static_cast<double>(row.ns));
+    }
   const std::string profile = profile_text(ledger, {});
   EXPECT_NE(profile.find("\t2\t3\t0.00\t"), std::string::npos) << profile;
   EXPECT_NE(profile.find("forward\tlayers.*\tmatmul\tone\tf32[2,3] f32[3,3] -> f32[2,3]\n"),
