@@ -99,7 +99,7 @@ std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const std::function<void(const std::string&)>& note,
                                      const MachineProfile* absent) {
   Settings& s = run.settings;
-  cpu::set_threads(static_cast<int>(s.threads));
+  cpu::set_threads(static_cast<int>(s.threads), s.pin_threads);
   const BackendOptions options{.capture = s.use_compile, .runs_at_once = s.steps_per_replay};
   auto backend = absent ? absent_device(*absent, options) : open_device(s.device, options, note);
   if (s.device == "auto") run.schema.note("device", "auto: " + backend->name());

@@ -129,7 +129,7 @@ class Idleness {
     constexpr double kBusy = 0.3;
     if (const double busy = busy_share(0.5); busy > kBusy)
       taken(cpu::machine_name(), fmt::format("{:.0f} % of {} cores are used by others", 100 * busy,
-                                             cpu::usable_cores()));
+                                             usable_cores()));
   }
   void check(const Backend& device) {
     constexpr int64_t kOthers = int64_t{1} << 30;
@@ -282,7 +282,7 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   d.on_host = known.on_host;
   d.date = now_text();
   const Situation situation{known.settings,   d.profile.profile,
-                            known.on_host,    static_cast<int64_t>(cpu::usable_cores()),
+                            known.on_host,    static_cast<int64_t>(usable_cores()),
                             known.vocabulary, known.words,
                             known.batching,   known.packable,
                             known.saving,     known.fast_precision};

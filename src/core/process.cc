@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <thread>
+
+#include "core/control_group.h"
 
 namespace millrace {
 namespace {
@@ -25,9 +28,7 @@ struct Ticks {
   double busy = 0, all = 0;
 };
 Ticks core_ticks() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+  const std::vector<int> cores = allowed_cores();
   Ticks ticks;
   std::ifstream stat("/proc/stat");
   for (std::string line; std::getline(stat, line);) {
@@ -36,7 +37,7 @@ Ticks core_ticks() {
     int core = -1;
     if (!(words >> name) || !name.starts_with("cpu") || name == "cpu") continue;
     std::istringstream(name.substr(3)) >> core;
-    if (core < 0 || core >= CPU_SETSIZE || (known && !CPU_ISSET(core, &set))) continue;
+    if (core < 0 || (!cores.empty() && !std::ranges::binary_search(cores, core))) continue;
     // user nice system idle iowait ...
     double count = 0;
     for (int i = 0; i < 8 && words >> count; ++i) {
@@ -49,6 +50,27 @@ Ticks core_ticks() {
 
 }  // namespace
 
+std::vector<int> allowed_cores() {
+  std::vector<int> cores;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+int usable_cores() {
+  static const int cores = [] {
+    const size_t known = allowed_cores().size();
+    const double all = known > 0 ? static_cast<double>(known)
+                                 : static_cast<double>(std::thread::hardware_concurrency()),
+                 granted = control_group_limits().cores.value_or(all);
+    return static_cast<int>(std::max(1L, std::lround(std::min(all, granted))));
+  }();
+  return cores;
+}
+
 double busy_share(double seconds) {
   const Ticks before = core_ticks();
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
@@ -60,11 +82,8 @@ int64_t resident_bytes() { return status_kib("VmRSS") * 1024; }
 int64_t peak_resident_bytes() { return status_kib("VmHWM") * 1024; }
 
 int64_t machine_memory_bytes() {
-  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-  std::ifstream limit("/sys/fs/cgroup/memory.max");
-  int64_t group = 0;
-  if (limit >> group && group > 0) bytes = std::min(bytes, group);
-  return bytes;
+  const int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  return std::min(bytes, control_group_limits().memory_bytes.value_or(bytes));
 }
 
 }  // namespace millrace

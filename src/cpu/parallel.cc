@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/process.h"
+
 namespace millrace::cpu {
 namespace {
 
@@ -21,9 +23,19 @@ void single_threaded_libraries() { omp_set_num_threads(1); }
 
 class Team {
  public:
-  explicit Team(int count) : count_(count) {
+  Team(int count, bool pinned) : count_(count), pinned_(pinned) {
     single_threaded_libraries();
-    for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { work(i); });
+    // The caller stays free: the threads that it starts, loaders among them, would keep its core.
+    const std::vector<int> cores = allowed_cores();
+    for (int i = 1; i < count; ++i) {
+      workers_.emplace_back([this, i] { work(i); });
+      if (!pinned || cores.empty()) continue;
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cores[static_cast<size_t>(i) % cores.size()], &one);
+      // Advice: where the system does not let it, it stays as it was.
+      (void)pthread_setaffinity_np(workers_.back().native_handle(), sizeof one, &one);
+    }
   }
   ~Team() {
     quit_ = true;
@@ -32,6 +44,7 @@ class Team {
     for (std::thread& t : workers_) t.join();
   }
   int count() const { return count_; }
+  bool pinned() const { return pinned_; }
 
   void run(int64_t tasks, void (*run_task)(const void*, int64_t), const void* context) {
     std::lock_guard one_at_a_time(callers_);  // two user threads may train side by side
@@ -94,6 +107,7 @@ class Team {
   }
 
   const int count_;
+  const bool pinned_;
   std::mutex callers_;
   std::atomic<bool> quit_{false};
   void (*run_task_)(const void*, int64_t) = nullptr;
@@ -109,27 +123,20 @@ class Team {
 
 std::unique_ptr<Team>& team() {
   static std::unique_ptr<Team> instance =
-      std::make_unique<Team>(std::min(kMaxThreads, usable_cores()));
+      std::make_unique<Team>(std::min(kMaxThreads, usable_cores()), false);
   return instance;
 }
 
 }  // namespace
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 int threads() { return team()->count(); }
 int thread_index() { return index_of_this_thread; }
 
-void set_threads(int count) {
+void set_threads(int count, bool pinned) {
   const int wanted = std::min(kMaxThreads, count > 0 ? count : usable_cores());
-  if (team()->count() == wanted) return;
+  if (team()->count() == wanted && team()->pinned() == pinned) return;
   team().reset();
-  team() = std::make_unique<Team>(wanted);
+  team() = std::make_unique<Team>(wanted, pinned);
 }
 
 int parallel_width() { return in_task ? 1 : threads(); }

@@ -10,10 +10,10 @@
 namespace millrace::cpu {
 
 constexpr int kMaxThreads = 256;
-int usable_cores();  // by this process
 int threads();
-// Makes the team anew; 0: one thread for every core this process may use.
-void set_threads(int count);
+// Makes the team anew; 0: one thread for every core this process may use. Pinned: each of the
+// others keeps to a core of its own.
+void set_threads(int count, bool pinned = false);
 // 0 for the caller of parallel work, 1, 2, … for the others; below threads().
 int thread_index();
 

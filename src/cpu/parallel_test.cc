@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/process.h"
+
 namespace millrace::cpu {
 namespace {
 
@@ -58,6 +60,24 @@ TEST_F(Parallel, ThreadIndicesAreBelowTheCount) {
     parallel_tasks(16,
                    [&](int64_t) { wrong += thread_index() < 0 || thread_index() >= threads(); });
   EXPECT_EQ(wrong, 0);
+}
+
+// Pinned threads keep to one core each; the caller, whose mask threads that it starts inherit, does
+// not.
+TEST_F(Parallel, PinnedThreadsKeepToACore) {
+  const size_t all = allowed_cores().size();
+  for (const bool pinned : {true, false}) {
+    set_threads(2, pinned);
+    size_t cores[2] = {};
+    std::atomic<int> arrived{0};
+    parallel_tasks(2, [&](int64_t) {
+      ++arrived;
+      while (arrived < 2) std::this_thread::yield();  // so that both threads have one
+      cores[thread_index()] = allowed_cores().size();
+    });
+    EXPECT_EQ(cores[0], all);
+    EXPECT_EQ(cores[1], pinned ? 1 : all);
+  }
 }
 
 TEST_F(Parallel, TwoCallersAtOnce) {

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
+#include "core/process.h"
 #include "core/text.h"
 #include "data/checked_json.h"
 #include "data/data_request.h"
@@ -267,9 +267,7 @@ Prepared Maker::make() const {
         s.text =
             grammar_stories(options_.seed, request_.grammar_chars[static_cast<size_t>(s.split)],
                             static_cast<uint64_t>(s.split));
-    const int threads = options_.threads > 0
-                            ? options_.threads
-                            : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const int threads = options_.threads > 0 ? options_.threads : usable_cores();
     const auto progress = [&](const char* stage, int64_t done, int64_t all) {
       observer_.progress(stage, done, all);
     };

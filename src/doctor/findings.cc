@@ -446,6 +446,12 @@ std::vector<Remedy> knobs(const Situation& at) {
   add(longer_replays(at, std::max(0.02, share.of({"idle_launch", "h2d"}))));
   add(input_remedies(s, share.of({"input_wait"})));
   if (at.batching != "windows") add(batching_remedies(at, 1.0));
+  if (at.on_host && at.cores > 1)
+    add({{"affinity",
+          s.pin_threads ? "threads on whichever core is free" : "each thread on a core of its own",
+          {fmt::format("runtime.pin_threads={}", !s.pin_threads)},
+          Maths::same_bits,
+          room}});
   return list;
 }
 

@@ -57,6 +57,25 @@ std::string table(const Profile& p, const char* title, std::vector<LedgerRow> ro
   return s;
 }
 
+// How often each kernel is started: many that take next to nothing are a cost of their own.
+std::string kernel_table(const Profile& p) {
+  const auto updates = static_cast<double>(p.options.updates);
+  auto rows = rows_by_kernel(p.ledger);
+  double all = 0;
+  for (const LedgerRow& row : rows) all += static_cast<double>(row.started) / updates;
+  std::string s =
+      fmt::format("\n{:<32} {:>9} {:>9} {:>9}\n", fmt::format("kernels, {:.0f} in an update", all),
+                  "times", "ms each", "ms");
+  const double least_ns = 0.01 * p.seconds * 1e9 * updates;
+  for (const LedgerRow& row : join_small(std::move(rows), least_ns))
+    s += fmt::format(
+        "  {:<30} {:>9.1f} {:>9.3f} {:>9.3f}\n", row.name,
+        static_cast<double>(row.started) / updates,
+        1e-6 * static_cast<double>(row.ns) / static_cast<double>(std::max<int64_t>(1, row.started)),
+        1e3 * per_update(p, static_cast<double>(row.ns)));
+  return s;
+}
+
 nlohmann::ordered_json rows_json(const Profile& p, const std::vector<LedgerRow>& rows) {
   auto list = nlohmann::ordered_json::array();
   const auto updates = static_cast<double>(p.options.updates);
@@ -115,6 +134,7 @@ std::string profile_report(const Profile& p) {
   for (const auto& [name, occasion] : p.occasions()) s += occasion_text(name, *occasion);
   s += table(p, "by component, of an update", rows_by_component(p.ledger, p.ceiling));
   s += table(p, "by op, of an update", rows_by_op(p.ledger, p.ceiling));
+  s += kernel_table(p);
   if (p.ceiling.flops > 0)
     s += fmt::format(
         "(limit: each node at the ceiling measured here, whichever takes longest: {}. Recoverable: "
@@ -161,6 +181,11 @@ nlohmann::ordered_json profile_json(const Profile& p) {
   if (p.result.device_bytes) j["device_bytes"] = *p.result.device_bytes;
   j["components"] = rows_json(p, rows_by_component(p.ledger, p.ceiling));
   j["ops"] = rows_json(p, rows_by_op(p.ledger, p.ceiling));
+  for (const LedgerRow& row : rows_by_kernel(p.ledger))
+    j["kernels"].push_back(
+        {{"name", row.name},
+         {"times", static_cast<double>(row.started) / static_cast<double>(p.options.updates)},
+         {"seconds", per_update(p, static_cast<double>(row.ns))}});
   return j;
 }
 

@@ -100,6 +100,7 @@ std::vector<LedgerRow> group(const Ledger& ledger, const Ceiling& ceiling, Key k
       row.ns += t.ns[static_cast<size_t>(id)];
       row.nodes += 1;
       row.runs = std::max(row.runs, t.runs);
+      row.started += t.runs;
       row.flops += cost.flops * runs;
       row.bytes += cost.bytes * runs;
       row.limit_ns += 1e9 * runs * limit_seconds(cost, ceiling);
@@ -175,11 +176,20 @@ std::vector<LedgerRow> rows_by_component(const Ledger& ledger, const Ceiling& ce
   return group(ledger, ceiling, component_of);
 }
 
+std::vector<LedgerRow> rows_by_kernel(const Ledger& ledger, const Ceiling& ceiling) {
+  return group(ledger, ceiling, [](const Plan& plan, NodeId id) {
+    // Without what it chose for a shape, which stands in brackets.
+    const std::string& kernel = plan.kernels[static_cast<size_t>(id)].name;
+    return fmt::format("{}: {}", plan.graph[id].op->name, kernel.substr(0, kernel.find(" [")));
+  });
+}
+
 std::vector<LedgerRow> join_small(std::vector<LedgerRow> rows, double least_ns) {
   LedgerRow small{"all others"};
   std::erase_if(rows, [&](const LedgerRow& row) {
     if (static_cast<double>(row.ns) >= least_ns) return false;
     small.ns += row.ns;
+    small.started += row.started;
     small.flops += row.flops;
     small.bytes += row.bytes;
     small.limit_ns += row.limit_ns;

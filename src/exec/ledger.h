@@ -140,6 +140,7 @@ double limit_seconds(const Cost& cost, const Ceiling& ceiling);
 struct LedgerRow {
   std::string name;
   int64_t ns = 0, nodes = 0, runs = 0;
+  int64_t started = 0;  // nodes, each as often as it ran
   double flops = 0, bytes = 0;
   double limit_ns = 0;  // each node at the ceiling of its arithmetic or of its bytes, if known
 };
@@ -149,6 +150,8 @@ std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling =
 Ceiling raised(Ceiling ceiling, const Ledger& ledger);
 // "layers.*.attention", …: layer numbers joined.
 std::vector<LedgerRow> rows_by_component(const Ledger& ledger, const Ceiling& ceiling = {});
+// By op and what computes it: "matmul: gemm", "attention: flash".
+std::vector<LedgerRow> rows_by_kernel(const Ledger& ledger, const Ceiling& ceiling = {});
 // Rows shorter than that are one, "all others", at the end.
 std::vector<LedgerRow> join_small(std::vector<LedgerRow> rows, double least_ns);
 // Nodes that are alike in phase, component, op, kernel and shapes, as a table of text.

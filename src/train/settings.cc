@@ -329,7 +329,14 @@ void Settings::declare(Schema& s) {
           "same bits.");
   s.integer("runtime.threads", &threads)
       .range(0, 256)
-      .help("CPU threads; 0: all. The results do not depend on it.");
+      .help(
+          "CPU threads; 0: one for each core that this process may use, in a container as many as "
+          "its control group grants time for. The results do not depend on it.");
+  s.boolean("runtime.pin_threads", &pin_threads)
+      .help(
+          "Each thread keeps to a core of its own. Worth a trial (`millrace tune`) on machines "
+          "with many cores that nothing else uses; elsewhere a thread waits for whoever has its "
+          "core.");
   s.duration("runtime.stop_after", &stop_after)
       .help(
           "Save and stop (exit code 75) after so many steps or so much time in this sitting; 0: "

@@ -93,6 +93,7 @@ struct Settings {
   HealthSettings health;
 
   int64_t memory_limit = 0, threads = 0;
+  bool pin_threads = false;
   Duration stop_after;
   std::string log_format = "auto";
   bool recompute = true, tensorboard = true, use_compile = true;

@@ -6,9 +6,9 @@
 #include <deque>
 #include <functional>
 #include <set>
-#include <thread>
 #include <utility>
 
+#include "core/process.h"
 #include "core/text.h"
 #include "data/loader.h"
 #include "model/tuning.h"
@@ -228,7 +228,7 @@ class Loop {
   void start_loader() {
     LoaderOptions options;
     options.workers = static_cast<int>(s_.data.num_workers);
-    options.most_workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    options.most_workers = usable_cores();
     options.prefetch_factor = static_cast<int>(s_.data.prefetch_factor);
     loader_.emplace(*data_.batches, state_.samples, s_.grad_accum, options);
   }

@@ -69,6 +69,13 @@ TEST_F(ProfileCommand, TheBudgetOfAnUpdateCloses) {
                        budget.at("optimizer").get<double>();
   EXPECT_NEAR(components, nodes, 1e-3 * nodes);
   EXPECT_NEAR(ops, nodes, 1e-3 * nodes);
+  double kernels = 0, times = 0;
+  for (const auto& row : p.at("kernels")) {
+    kernels += row.at("seconds").get<double>();
+    times += row.at("times").get<double>();
+  }
+  EXPECT_NEAR(kernels, nodes, 1e-3 * nodes);
+  EXPECT_GT(times, 40) << "two layers, there and back";
   for (const auto& row : p.at("ops"))
     EXPECT_LE(row.at("limit_seconds").get<double>(), 1.05 * row.at("seconds").get<double>())
         << row.at("name") << " is faster than the ceiling";
