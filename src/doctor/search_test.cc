@@ -89,6 +89,30 @@ TEST(Search, DriftIsNoGain) {
   EXPECT_TRUE(r.overrides.empty());
 }
 
+// A small gain that the first turns leave unclear; one that is none stays so.
+TEST(Search, LooksAgainAtWhatIsUnclear) {
+  for (const double factor : {1.10, 1.0}) {
+    FakeMachine machine;
+    machine.factor = {{"a=1", factor}};
+    // As it is, changed, as it is, changed: the pace of those turns.
+    const double paces[] = {0.95, 0.95, 0.9};
+    size_t turn = 0;
+    const TryOut try_out = [&](const std::vector<std::string>& o, int64_t u) {
+      Measured m = machine(o, u);
+      if (turn < std::size(paces)) m.tokens_per_second *= paces[turn];
+      ++turn;
+      return m;
+    };
+    const Measured first = machine({}, 10);
+    const SearchResult r =
+        search(try_out, first, 10, {remedy("a", "a=1")}, {.budget_seconds = 1e3});
+    ASSERT_EQ(r.alone.size(), 1u);
+    EXPECT_EQ(r.alone[0].verdict, factor > 1 ? "faster" : "no effect");
+    EXPECT_EQ(r.overrides.size(), factor > 1 ? 1u : 0u);
+    EXPECT_EQ(r.alone[0].runs.size() > 2, factor > 1);
+  }
+}
+
 // A neighbour on the machine makes some runs half as fast.
 TEST(Search, DisturbedRunsDoNotCount) {
   for (int phase = 0; phase < 5; ++phase) {
