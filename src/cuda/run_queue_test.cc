@@ -179,6 +179,22 @@ class FakePlan : public Joinable {
   RunQueue& queue_;
 };
 
+// One plan whose runs are started in pairs.
+struct Pairs {
+  Context context{0};
+  Memory memory;
+  RunQueue queue{context, reinterpret_cast<std::byte*>(memory.inputs),
+                 reinterpret_cast<std::byte*>(memory.ring), sizeof memory.inputs, 2};
+  Ledger ledger;
+  FakePlan plan{1, memory, queue};
+  const std::byte* const loss[1] = {reinterpret_cast<std::byte*>(&plan.loss)};
+
+  std::unique_ptr<Late> put_off() {
+    plan.run(ledger, false);
+    return queue.fetch(loss);
+  }
+};
+
 // What a training does, in any order: inputs, some of which stay as they were, runs of two plans,
 // some alone, numbers that are read late, and now and then a look at the state.
 class RunQueueTest : public testing::TestWithParam<bool> {
@@ -254,66 +270,41 @@ TEST_P(RunQueueTest, GivesWhatRunsGiveOneByOne) {
 
 TEST_P(RunQueueTest, SaysOnceWhyThereIsNoGraph) {
   device.refuses = GetParam();
-  Context context(0);
-  Memory memory;
-  RunQueue queue(context, reinterpret_cast<std::byte*>(memory.inputs),
-                 reinterpret_cast<std::byte*>(memory.ring), sizeof memory.inputs, 2);
-  Ledger ledger;
-  FakePlan plan(1, memory, queue);
-  for (int i = 0; i < 4; ++i) {
-    plan.run(ledger, false);
-    const std::byte* const loss[] = {reinterpret_cast<std::byte*>(&plan.loss)};
-    queue.fetch(loss);
-  }
-  EXPECT_EQ(plan.note, GetParam() ? "updates are started one by one: 2 of them could not be "
-                                    "captured as a graph: as planned"
-                                  : "");
+  Pairs on;
+  for (int i = 0; i < 4; ++i) on.put_off();
+  EXPECT_EQ(on.plan.note, GetParam() ? "updates are started one by one: 2 of them could not be "
+                                       "captured as a graph: as planned"
+                                     : "");
 }
 
 // After a pause the first run begins at once, and the next ones are put together meanwhile.
 TEST_P(RunQueueTest, IsAtRestUntilARunBegins) {
   device.refuses = GetParam();
-  Context context(0);
-  Memory memory;
-  RunQueue queue(context, reinterpret_cast<std::byte*>(memory.inputs),
-                 reinterpret_cast<std::byte*>(memory.ring), sizeof memory.inputs, 2);
-  Ledger ledger;
-  FakePlan plan(1, memory, queue);
-  const std::byte* const loss[] = {reinterpret_cast<std::byte*>(&plan.loss)};
+  Pairs on;
   for (int pause = 0; pause < 3; ++pause) {
-    EXPECT_TRUE(queue.is_at_rest());
-    plan.run(ledger, true);
-    EXPECT_FALSE(queue.is_at_rest());
+    EXPECT_TRUE(on.queue.is_at_rest());
+    on.plan.run(on.ledger, true);
+    EXPECT_FALSE(on.queue.is_at_rest());
     std::vector<std::unique_ptr<Late>> late;
     for (int i = 0; i < 5; ++i) {
-      plan.run(ledger, false);
-      late.push_back(queue.fetch(loss));
-      EXPECT_FALSE(queue.is_at_rest());
+      late.push_back(on.put_off());
+      EXPECT_FALSE(on.queue.is_at_rest());
     }
     while (!late.empty()) {
-      EXPECT_FALSE(queue.is_at_rest());
+      EXPECT_FALSE(on.queue.is_at_rest());
       late.back()->wait();
       late.pop_back();
     }
   }
-  EXPECT_TRUE(queue.is_at_rest());
+  EXPECT_TRUE(on.queue.is_at_rest());
 }
 
 // A block is filled again as soon as what was in it is on the device: nobody waits for the runs.
 TEST_P(RunQueueTest, WaitsForCopiesAndNotForRuns) {
   device.refuses = GetParam();
-  Context context(0);
-  Memory memory;
-  RunQueue queue(context, reinterpret_cast<std::byte*>(memory.inputs),
-                 reinterpret_cast<std::byte*>(memory.ring), sizeof memory.inputs, 2);
-  Ledger ledger;
-  FakePlan plan(1, memory, queue);
-  const std::byte* const loss[] = {reinterpret_cast<std::byte*>(&plan.loss)};
+  Pairs on;
   std::vector<std::unique_ptr<Late>> late;
-  for (int i = 0; i < 4; ++i) {
-    plan.run(ledger, false);
-    late.push_back(queue.fetch(loss));
-  }
+  for (int i = 0; i < 4; ++i) late.push_back(on.put_off());
   // Two blocks are on their way. The first of them is needed again: its copies are done, and of its
   // runs at most those between two copies.
   EXPECT_LE(device.milliseconds, 1);
