@@ -248,9 +248,7 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   p.watts = observer.watts();
   p.slowed = observer.slowed;
   p.ceiling = options.ceiling;
-  const Ceiling seen = raised(p.ceiling, p.ledger);
-  if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || seen.flops > p.ceiling.flops ||
-      seen.bytes > p.ceiling.bytes) {
+  if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || raised(p.ceiling, p.ledger) != p.ceiling) {
     const Ceiling now = backend.measure_ceiling(programs.passes.precision);
     p.ceiling = raised(best_of(p.ceiling, now), p.ledger);
     p.ceiling_is_new = now.flops > 0 && now.bytes > 0;

@@ -161,14 +161,24 @@ Ceiling raised(Ceiling ceiling, const Ledger& ledger) {
     for (const LedgerRow& row : rows_by_op(ledger))
       if (row.name == "matmul" && row.ns > 0)
         ceiling.flops = std::max(ceiling.flops, 1e9 * row.flops / static_cast<double>(row.ns));
-  double all = 0, faster = 1;
-  const auto rows = rows_by_op(ledger, {0, ceiling.bytes, ceiling.caches});
-  for (const LedgerRow& row : rows) all += static_cast<double>(row.ns);
-  for (const LedgerRow& row : rows)
-    if (const auto ns = static_cast<double>(row.ns); ns > kSome * all && ceiling.bytes > 0)
-      faster = std::max(faster, row.limit_ns / ns);
-  ceiling.bytes *= faster;
-  for (CacheCeiling& cache : ceiling.caches) cache.bytes *= faster;
+  // Each level by what it alone would let an op do: one that runs in a cache says nothing of
+  // memory.
+  Ceiling level{0, 0, ceiling.caches};
+  for (CacheCeiling& cache : level.caches) cache.bytes = 0;
+  auto raise = [&](double& rate, double& of_level) {
+    of_level = rate;
+    double all = 0, faster = 1;
+    const auto rows = rows_by_op(ledger, level);
+    for (const LedgerRow& row : rows) all += static_cast<double>(row.ns);
+    for (const LedgerRow& row : rows)
+      if (const auto ns = static_cast<double>(row.ns); ns > kSome * all)
+        faster = std::max(faster, row.limit_ns / ns);
+    rate *= faster;
+    of_level = 0;
+  };
+  raise(ceiling.bytes, level.bytes);
+  for (size_t i = 0; i < ceiling.caches.size(); ++i)
+    raise(ceiling.caches[i].bytes, level.caches[i].bytes);
   return ceiling;
 }
 

@@ -121,12 +121,14 @@ class OwnerScope {
 // What lies in a cache moves faster than what lies in memory, and no more can lie there than fits.
 struct CacheCeiling {
   double capacity = 0, bytes = 0;  // bytes, bytes/s
+  friend bool operator==(const CacheCeiling&, const CacheCeiling&) = default;
 };
 // The best that was seen: products of matrices in FLOP/s, moving bytes in bytes/s (read and
 // written). 0: not measured.
 struct Ceiling {
   double flops = 0, bytes = 0;
   std::vector<CacheCeiling> caches = {};  // nearest first; empty: not measured
+  friend bool operator==(const Ceiling&, const Ceiling&) = default;
 };
 Ceiling best_of(const Ceiling& a, const Ceiling& b);
 // "150.0 GFLOP/s in products, 22.0 GB/s from memory, 80.0 from caches of 32.0 MiB"

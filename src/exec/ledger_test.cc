@@ -223,12 +223,20 @@ TEST(Ledger, RowsJoinLayersAndLoseNothing) {
   // What was outdone is raised until nothing outdoes it.
   EXPECT_EQ(raised({}, ledger).flops, 0);
   EXPECT_EQ(raised({1e30, 1e30, {}}, ledger).bytes, 1e30);
-  const Ceiling low{1, 1, {{16, 2}, {64, 1.5}}}, high = raised(low, ledger);
-  double most = 0;
-  for (const LedgerRow& row : rows_by_op(ledger, {0, high.bytes, high.caches}))
-    most = std::max(most, row.limit_ns / static_cast<double>(row.ns));
-  EXPECT_NEAR(most, 1, 1e-12);
-  EXPECT_NEAR(high.caches[1].bytes / high.bytes, 1.5, 1e-12);
+  const double huge = 1e30;  // nothing outdoes that, and nothing lies behind such a cache
+  const Ceiling high = raised({1, 1, {{16, huge}, {64, 1.5}}}, ledger),
+                cached = raised({1, 1, {{huge, 1}}}, ledger);
+  EXPECT_EQ(high.caches[0].bytes, huge);
+  EXPECT_GT(high.caches[1].bytes, 1.5);
+  EXPECT_EQ(cached.bytes, 1) << "all of it ran in a cache";
+  for (const Ceiling& level :
+       {Ceiling{0, high.bytes, {{64, 0}}}, Ceiling{0, 0, {{16, 0}, {64, high.caches[1].bytes}}},
+        Ceiling{0, 0, cached.caches}}) {
+    double most = 0;
+    for (const LedgerRow& row : rows_by_op(ledger, level))
+      most = std::max(most, row.limit_ns / static_cast<double>(row.ns));
+    EXPECT_NEAR(most, 1, 1e-12);
+  }
   for (const LedgerRow& row : rows_by_op(ledger))
     if (row.name == "matmul") {
       EXPECT_DOUBLE_EQ(high.flops, 1e9 * row.flops / static_cast<double>(row.ns));
