@@ -143,7 +143,8 @@ int parallel_width() { return in_task ? 1 : threads(); }
 
 namespace detail {
 void run_tasks(int64_t tasks, void (*run)(const void*, int64_t), const void* context) {
-  team()->run(tasks, run, context);
+  if (tasks > 1 && parallel_width() > 1) return team()->run(tasks, run, context);
+  for (int64_t task = 0; task < tasks; ++task) run(context, task);
 }
 }  // namespace detail
 
