@@ -185,10 +185,13 @@ Verdict run_config_edit(std::string_view bytes) {
                                                      {"data.train", "[a, \"b, c\"]", "faster"},
                                                      {"runtime.memory_limit", "1GiB", ""},
                                                      {"run_name", "\"7\"", "a text"}};
-  static Configuration names;
+  static Configuration names, used;
   std::string edited;
   const Verdict edit = verdict_of(
       "input.yaml", [&] { edited = edit_config(bytes, kChanges, names.schema, "input.yaml"); });
+  const Verdict first =
+      verdict_of("input.yaml", [&] { used.schema.load_text(bytes, "input.yaml"); });
+  if (!first.accepted) return first;
   Configuration before;
   const Verdict verdict =
       verdict_of("input.yaml", [&] { before.schema.load_text(bytes, "input.yaml"); });
