@@ -87,12 +87,17 @@ double known_flops(const DeviceKind& kind, Precision precision) {
 void settle_precision(Settings& settings, const Backend& backend, const std::string& where) {
   if (settings.precision == "auto") settings.precision = precision_name(backend.usual_precision());
   if (backend.computes(settings.pass_precision())) return;
+  std::string has = "auto";
+  for (const Precision p : {Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16})
+    if (backend.computes(p)) has += fmt::format(", {}", precision_name(p));
   throw Error({.code = ErrorCode::config,
                .what = fmt::format("{} does not compute in {}", backend.name(), settings.precision),
                .where = where,
-               .expected = "fp32 or auto on the CPU",
+               .expected = has,
                .got = settings.precision,
-               .remedy = "auto takes what the device is fast in"});
+               .remedy = settings.precision == "bf16" && backend.on_host()
+                             ? "auto; bf16 on a CPU is for those with AVX-512 BF16, and on any GPU"
+                             : "auto takes what is usual for the device"});
 }
 
 std::unique_ptr<Backend> open_device(LoadedRun& run,

@@ -128,8 +128,8 @@ class Idleness {
   void check_host() {
     constexpr double kBusy = 0.3;
     if (const double busy = busy_share(0.5); busy > kBusy)
-      taken(cpu::machine_name(), fmt::format("{:.0f} % of {} cores are used by others", 100 * busy,
-                                             usable_cores()));
+      taken(cpu::machine_name(),
+            fmt::format("{:.0f} % of {} cores are used by others", 100 * busy, usable_cores()));
   }
   void check(const Backend& device) {
     constexpr int64_t kOthers = int64_t{1} << 30;
@@ -179,7 +179,8 @@ Known look(const RunRequest& request, Idleness& idleness) {
   k.machine = k.on_host ? cpu::machine_name() : backend->name();
   k.data = run->data.set.description();
   k.batching = resolved_batching(s.data.batching, run->data.set, takes.packed_rows);
-  k.fast_precision = precision_name(backend->usual_precision());
+  k.fast_precision = precision_name(
+      backend->computes(Precision::bf16) ? Precision::bf16 : backend->usual_precision());
   k.flops_of_kind = known_flops(backend->kind(), s.pass_precision());
   return k;
 }
@@ -281,11 +282,10 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   d.precision = known.settings.precision;
   d.on_host = known.on_host;
   d.date = now_text();
-  const Situation situation{known.settings,   d.profile.profile,
-                            known.on_host,    static_cast<int64_t>(usable_cores()),
-                            known.vocabulary, known.words,
-                            known.batching,   known.packable,
-                            known.saving,     known.fast_precision};
+  const Situation situation{
+      known.settings,   d.profile.profile,   known.on_host,  static_cast<int64_t>(usable_cores()),
+      known.vocabulary, known.words,         known.batching, known.packable,
+      known.saving,     known.fast_precision};
   d.findings = examine(situation);
   for (std::string& note : device_notes(known, d.profile.profile))
     d.notes.push_back(std::move(note));
@@ -294,8 +294,7 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
     if (everything)
       remedies = knobs(situation);
     else
-      for (const Finding& f : d.findings)
-        remedies.insert(remedies.end(), f.remedies.begin(), f.remedies.end());
+      remedies = remedies_of(d.findings, situation);
     SearchOptions options;
     options.budget_seconds = std::max(1.0, budget - seconds_since(begin));
     options.trial_seconds = trial_seconds;

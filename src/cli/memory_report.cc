@@ -16,9 +16,9 @@
 namespace millrace {
 
 namespace {
-// Pages of kernels, libraries and stacks that the first step touches: 3 to 5 MiB on the example
-// configs.
-constexpr int64_t kFirstStepBytes = 4 << 20;
+// Pages of kernels, libraries and stacks that the first step touches (2 to 5 MiB on the example
+// configs), and what a session keeps of every node of its plans.
+constexpr int64_t kFirstStepBytes = 7 << 19, kBoundNodeBytes = 480;
 }  // namespace
 
 Cost update_cost(const Programs& p, const Settings& s) {
@@ -48,9 +48,12 @@ std::optional<int64_t> predicted_peak_bytes(const Programs& programs, const Mode
   int64_t again = 0;
   for (const Parameter& p : model.parameters())
     if (!same_layout(p)) again = std::max(again, 2 * p.shape.numel() * 4);
-  cpu::gemm_warm_up();
+  int64_t nodes = 0;
+  for (const Plan* plan : programs.plans()) nodes += plan->graph.size();
+  cpu::gemm_warm_up(programs.passes.precision == Precision::bf16);
   malloc_trim(0);  // planning's own garbage is not part of the run
-  return resident_bytes() + programs.total_bytes() + again + kFirstStepBytes;
+  return resident_bytes() + programs.total_bytes() + again + nodes * kBoundNodeBytes +
+         kFirstStepBytes;
 }
 
 std::string predicted_text(std::optional<int64_t> predicted, const Backend& backend) {

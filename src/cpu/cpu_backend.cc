@@ -129,8 +129,14 @@ class CpuBackend : public Backend {
   CpuBackend(Isa isa, bool reference_only) : isa_(isa), reference_only_(reference_only) {}
   std::string name() const override { return "cpu"; }
   DeviceKind kind() const override { return {machine_name(), machine_fingerprint()}; }
-  Ceiling measure_ceiling(Precision) override {
-    return {measure_sgemm_ceiling(), measure_memory_ceiling(), measure_cache_ceilings()};
+  bool computes(Precision precision) const override {
+    return precision == Precision::fp32 ||
+           (precision == Precision::bf16 && isa_ == Isa::avx512 && multiplies_bf16());
+  }
+  bool stores_halves() const override { return false; }
+  Ceiling measure_ceiling(Precision precision) override {
+    return {measure_gemm_ceiling(precision == Precision::bf16), measure_memory_ceiling(),
+            measure_cache_ceilings()};
   }
   std::string choices() const override { return gemm_choices(); }
   void pin_choices(const std::string& choices) override { gemm_pin_choices(choices); }

@@ -7,8 +7,10 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -30,7 +32,7 @@ constexpr int64_t kMaxTile = 1 << 20;  // more in a cache file is damage
 constexpr double kMeasureFlops = 6e8;  // past start-up costs, short enough to try ten
 // oneDNN must be faster by this much than our own kernel, whose bits do not depend on a choice.
 constexpr double kClearly = 0.9;
-constexpr const char* kEntryNames[] = {"sgemm", "matmul", "packed"};
+constexpr const char* kEntryNames[] = {"sgemm", "matmul", "packed", "bf16"};
 std::atomic<bool> measuring{true};
 std::atomic<bool> may_time{true};
 std::mutex mutex;
@@ -53,12 +55,16 @@ class Memory {
     return used_[shape] = choice;
   }
   std::string used() const { return text_of(used_); }
+  void append_library_choices(std::vector<std::pair<GemmShape, GemmChoice>>* list) const {
+    for (const auto& use : used_)
+      if (!use.second.own()) list->push_back(use);
+  }
   void pin(const std::string& text) { read(text, &used_); }
 
  private:
   using Choices = std::map<GemmShape, GemmChoice>;
 
-  Memory() : path_(cache_folder() / ("gemm2-" + machine_fingerprint() + ".txt")) {
+  Memory() : path_(cache_folder() / ("gemm3-" + machine_fingerprint() + ".txt")) {
     std::string text;
     try {
       if (fs::exists(path_)) text = read_file(path_, 16 << 20);
@@ -281,7 +287,7 @@ MatmulPrimitive& primitive_for(const TileKey& key) {
 
 std::string GemmChoice::str() const {
   const char* name = kEntryNames[static_cast<size_t>(entry)];
-  return entry == GemmEntry::packed ? name : fmt::format("{} {}x{}", name, tile.m, tile.n);
+  return own() ? name : fmt::format("{} {}x{}", name, tile.m, tile.n);
 }
 
 void gemm_set_measuring(bool on) { measuring = on; }
@@ -315,11 +321,12 @@ void gemm_tile(const GemmShape& s, const GemmChoice& choice, const float* a, con
   a += s.ta ? i0 : i0 * s.k;
   b += s.tb ? j0 * s.k : j0;
   c += i0 * s.n + j0;
-  if (choice.entry == GemmEntry::packed && s.k > 0) {
-    static const auto multiply = best_isa() == Isa::avx512 ? avx512::multiply : avx2::multiply;
+  if (choice.own() && s.k > 0) {
+    static const auto floats = best_isa() == Isa::avx512 ? avx512::multiply : avx2::multiply;
     BlockDone part = done;
     part.i0 = i0;
     part.j0 = j0;
+    const auto multiply = choice.entry == GemmEntry::bf16 ? avx512_bf16::multiply : floats;
     return multiply({m, n, s.k, a, lda, s.ta, b, ldb, s.tb, c, s.n, beta != 0, part});
   }
   if (s.k == 0) {
@@ -386,23 +393,48 @@ GemmTiling packed_tiling(const GemmShape& s, int64_t workers) {
   return at->second;
 }
 
-void gemm_warm_up() {
+void gemm_warm_up(bool bf16) {
   constexpr int64_t kSize = 384;
-  const std::vector<float> a(static_cast<size_t>(kSize * kSize), 0.5f);
-  std::vector<float> c(static_cast<size_t>(threads()) * a.size());
+  // oneDNN makes code for a shape when it first meets it, so a tile of every choice that names it.
+  std::vector<std::pair<GemmShape, GemmChoice>> chosen;
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true}) {
+      const GemmShape shape{kSize, kSize, kSize, ta, tb};
+      chosen.push_back({shape, {}});
+      if (bf16) chosen.push_back({shape, {GemmEntry::bf16, {}}});
+    }
+  {
+    std::lock_guard lock(mutex);
+    Memory::get().append_library_choices(&chosen);
+  }
+  int64_t a_most = 0, b_most = 0, c_most = 0;
+  for (const auto& [s, choice] : chosen) {
+    a_most = std::max(a_most, s.m * s.k);
+    b_most = std::max(b_most, s.k * s.n);
+    c_most = std::max(c_most, s.m * s.n);
+  }
+  // Only what the tiles touch becomes memory.
+  const auto buffer = [](int64_t count) {
+    return std::unique_ptr<float, void (*)(void*)>(
+        static_cast<float*>(std::calloc(static_cast<size_t>(count), sizeof(float))), std::free);
+  };
+  const auto a = buffer(a_most), b = buffer(b_most), c = buffer(threads() * c_most);
+  if (!a || !b || !c) return;  // a prediction is then low; the arena will say what is wrong
   std::atomic<int> arrived = 0;
   const int all = parallel_width();
   parallel_tasks(all, [&](int64_t task) {
     ++arrived;
     while (arrived < all) std::this_thread::yield();  // so that every thread has one
-    for (const bool ta : {false, true})
-      for (const bool tb : {false, true})
-        gemm_tile({kSize, kSize, kSize, ta, tb}, {}, a.data(), a.data(),
-                  c.data() + static_cast<size_t>(task) * a.size(), 0, 0, kSize, 0, kSize);
+    for (const auto& [s, choice] : chosen) {
+      const bool own = choice.own();
+      gemm_tile(s, choice, a.get(), b.get(), c.get() + task * c_most, 0, 0,
+                own ? s.m : std::min(s.m, choice.tile.m), 0,
+                own ? s.n : std::min(s.n, choice.tile.n));
+    }
   });
 }
 
-double measure_sgemm_ceiling() {
+double measure_gemm_ceiling(bool bf16) {
   double best = 0;
   for (const int64_t size : {768, 1536}) {
     const GemmShape s{size, size, size};
@@ -414,6 +446,10 @@ double measure_sgemm_ceiling() {
         best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds_since(start));
       }
     };
+    if (bf16) {
+      try_out([&] { gemm(s, {GemmEntry::bf16, {}}, a.data(), b.data(), c.data()); });
+      continue;
+    }
     try_out([&] { gemm(s, {}, a.data(), b.data(), c.data()); });
     for (const GemmTiling& tile : kTilings)
       try_out([&] { gemm(s, {GemmEntry::sgemm, tile}, a.data(), b.data(), c.data()); });

@@ -23,6 +23,7 @@ enum class GemmEntry : uint8_t {
   sgemm,   // dnnl_sgemm
   matmul,  // oneDNN's matmul primitive
   packed,  // cpu/packed_gemm.h
+  bf16,    // the same with operands rounded to bf16; asked for, never chosen by measurement
 };
 
 struct GemmTiling {
@@ -31,7 +32,9 @@ struct GemmTiling {
 
 struct GemmChoice {
   GemmEntry entry = GemmEntry::packed;
-  GemmTiling tile;          // of oneDNN's entries: their bits depend on it
+  GemmTiling tile;  // of oneDNN's entries: their bits depend on it
+  // Our own kernel: its bits depend on no tiling.
+  bool own() const { return entry == GemmEntry::packed || entry == GemmEntry::bf16; }
   std::string str() const;  // "packed", "sgemm 128x384"
 };
 
@@ -65,8 +68,7 @@ struct NoEpilogue {};
 template <typename Epilogue = NoEpilogue>
 void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c,
           float beta = 0, const Epilogue& epilogue = {}) {
-  const GemmTiling tile =
-      choice.entry == GemmEntry::packed ? packed_tiling(s, parallel_width()) : choice.tile;
+  const GemmTiling tile = choice.own() ? packed_tiling(s, parallel_width()) : choice.tile;
   const int64_t across = pieces(s.n, tile.n), down = pieces(s.m, tile.m);
   parallel_tasks(across * down, [&](int64_t task) {
     const int64_t i0 = task / across * tile.m, j0 = task % across * tile.n;
@@ -81,11 +83,11 @@ void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const fl
   });
 }
 
-// Brings the kernel's code and buffers into memory, so that what the process holds can be counted.
-void gemm_warm_up();
+// Brings the kernels' code and buffers into memory, so that what the process holds can be counted.
+void gemm_warm_up(bool bf16);
 
 // Best rate seen over a few large square products, in FLOP/s: the ceiling that shares are printed
 // against.
-double measure_sgemm_ceiling();
+double measure_gemm_ceiling(bool bf16);
 
 }  // namespace millrace::cpu

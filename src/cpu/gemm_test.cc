@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/file.h"
+#include "core/half.h"
 #include "core/rng.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
@@ -41,7 +42,21 @@ Naive naive(const GemmShape& s, const std::vector<float>& a, const std::vector<f
   return out;
 }
 
-const GemmEntry kEntries[] = {GemmEntry::sgemm, GemmEntry::matmul, GemmEntry::packed};
+std::vector<GemmEntry> entries() {
+  std::vector<GemmEntry> list = {GemmEntry::sgemm, GemmEntry::matmul, GemmEntry::packed};
+  if (multiplies_bf16()) list.push_back(GemmEntry::bf16);
+  return list;
+}
+TEST(Gemm, InBf16) {
+  if (!multiplies_bf16()) GTEST_SKIP() << "no product in bf16 was tried: this CPU has none";
+}
+
+// What a product reads of its operands.
+std::vector<float> as_read(std::vector<float> values, GemmEntry entry) {
+  if (entry == GemmEntry::bf16)
+    for (float& v : values) v = bf16_to_float(float_to_bf16(v));
+  return values;
+}
 
 void check(const GemmShape& s, const GemmChoice& choice, float beta) {
   SCOPED_TRACE(fmt::format("{}x{}x{} ta={} tb={} {} beta={}", s.m, s.n, s.k, s.ta, s.tb,
@@ -53,7 +68,7 @@ void check(const GemmShape& s, const GemmChoice& choice, float beta) {
       beta == 0 ? std::vector<float>(start.size(), std::numeric_limits<float>::quiet_NaN()) : start;
   c.resize(c.size() + 16, -7.0f);
   gemm(s, choice, a.data(), b.data(), c.data(), beta);
-  const Naive want = naive(s, a, b);
+  const Naive want = naive(s, as_read(a, choice.entry), as_read(b, choice.entry));
   for (size_t i = 0; i < start.size(); ++i) {
     const double exact = want.value[i] + (beta == 0 ? 0.0 : static_cast<double>(start[i]));
     // Any order of summing k terms errs by at most k eps times the sum of their absolute values.
@@ -70,12 +85,46 @@ TEST(Gemm, EveryTransposeEntryAndBetaAtOddSizes) {
   for (const auto& [m, n, k] : sizes)
     for (bool ta : {false, true})
       for (bool tb : {false, true})
-        for (GemmEntry entry : kEntries)
+        for (GemmEntry entry : entries())
           for (float beta : {0.0f, 1.0f}) check({m, n, k, ta, tb}, {entry, {64, 48}}, beta);
 }
 
+// Rows whole pages apart are copied; more than a block of them, of depth and of columns.
+TEST(Gemm, RowsWholePagesApart) {
+  for (GemmEntry entry : entries()) {
+    check({50, 33, 1024}, {entry, {64, 48}}, 0);
+    check({50, 33, 1024, false, true}, {entry, {64, 48}}, 1);
+    check({49, 400, 2048}, {entry, {64, 400}}, 0);
+  }
+}
+
+TEST(Gemm, WhatIsNotFiniteComesThrough) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (GemmEntry entry : entries())
+    for (const float odd : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()})
+      for (int way = 0; way < 4; ++way) {
+        // A row of ones with one odd number, and a column.
+        const GemmShape s{14, 40, 37, (way & 1) != 0, (way & 2) != 0};
+        std::vector<float> a(static_cast<size_t>(s.m * s.k), 1),
+            b(static_cast<size_t>(s.k * s.n), 1), c(static_cast<size_t>(s.m * s.n));
+        a[static_cast<size_t>(s.ta ? 20 * s.m + 3 : 3 * s.k + 20)] = odd;
+        b[static_cast<size_t>(s.tb ? 35 * s.k + 21 : 21 * s.n + 35)] = odd;
+        gemm(s, {entry, {64, 48}}, a.data(), b.data(), c.data());
+        for (int64_t i = 0; i < s.m; ++i)
+          for (int64_t j = 0; j < s.n; ++j) {
+            const float value = c[static_cast<size_t>(i * s.n + j)];
+            if (i != 3 && j != 35)
+              EXPECT_EQ(value, 37.0f);
+            else if (odd != odd)
+              EXPECT_NE(value, value);
+            else
+              EXPECT_EQ(value, odd);
+          }
+      }
+}
+
 TEST(Gemm, EmptySizes) {
-  for (GemmEntry entry : kEntries) {
+  for (GemmEntry entry : entries()) {
     check({4, 3, 0}, {entry, {2, 2}}, 0);
     check({4, 3, 0}, {entry, {2, 2}}, 1);
     check({0, 3, 5}, {entry, {2, 2}}, 0);
@@ -84,7 +133,7 @@ TEST(Gemm, EmptySizes) {
 }
 
 TEST(Gemm, TilesOfEverySizeCoverTheProduct) {
-  for (GemmEntry entry : kEntries)
+  for (GemmEntry entry : entries())
     for (int64_t tile_m : {1, 7, 64, 1000})
       for (int64_t tile_n : {1, 16, 50, 1000})
         check({37, 51, 23, false, true}, {entry, {tile_m, tile_n}}, 0);
@@ -93,7 +142,7 @@ TEST(Gemm, TilesOfEverySizeCoverTheProduct) {
 TEST(Gemm, TheSameTilingGivesTheSameBitsOnAnyNumberOfThreads) {
   const GemmShape s{150, 130, 200, false, false};
   const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
-  for (GemmEntry entry : kEntries) {
+  for (GemmEntry entry : entries()) {
     std::vector<std::vector<float>> results;
     for (int count : {1, 2, 3}) {
       cpu::set_threads(count);
@@ -109,15 +158,17 @@ TEST(Gemm, TheSameTilingGivesTheSameBitsOnAnyNumberOfThreads) {
 
 // A sum runs over k in order whatever the tile: a choice of tiles is a choice of speed alone.
 TEST(Gemm, PackedBitsDoNotDependOnTheTiling) {
-  for (bool ta : {false, true})
-    for (bool tb : {false, true}) {
-      const GemmShape s{101, 147, 801, ta, tb};
+  for (const GemmEntry entry : entries())
+    for (int way = 0; way < 4; ++way) {
+      const GemmChoice choice{entry, {}};
+      if (!choice.own()) continue;
+      const GemmShape s{101, 147, 801, (way & 1) != 0, (way & 2) != 0};
       const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
       std::vector<float> whole(static_cast<size_t>(s.m * s.n)), tiled(whole.size());
-      gemm_tile(s, {}, a.data(), b.data(), whole.data(), 0, 0, s.m, 0, s.n);
+      gemm_tile(s, choice, a.data(), b.data(), whole.data(), 0, 0, s.m, 0, s.n);
       for (int64_t i = 0; i < s.m; i += 7)
         for (int64_t j = 0; j < s.n; j += 40)
-          gemm_tile(s, {}, a.data(), b.data(), tiled.data(), 0, i, std::min(s.m, i + 7), j,
+          gemm_tile(s, choice, a.data(), b.data(), tiled.data(), 0, i, std::min(s.m, i + 7), j,
                     std::min(s.n, j + 40));
       EXPECT_EQ(whole, tiled);
     }
@@ -144,7 +195,7 @@ TEST(Gemm, TheEpilogueGetsEveryElementOnce) {
   // k beyond a block of the packed kernel: what it has of C so far must not be the epilogue's.
   const GemmShape s{145, 461, 500, true, false};
   const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);
-  for (GemmEntry entry : kEntries) {
+  for (GemmEntry entry : entries()) {
     std::vector<float> plain(static_cast<size_t>(s.m * s.n)), with(plain.size());
     gemm(s, {entry, {64, 200}}, a.data(), b.data(), plain.data());
     std::vector<int> seen(plain.size());
@@ -172,7 +223,7 @@ TEST(GemmChoice, WithoutMeasuringItIsAFixedRule) {
   gemm_set_measuring(true);
 }
 
-fs::path memory_file() { return cache_folder() / ("gemm2-" + machine_fingerprint() + ".txt"); }
+fs::path memory_file() { return cache_folder() / ("gemm3-" + machine_fingerprint() + ".txt"); }
 
 // The choices are read once in a process, so these run in processes of their own.
 int remembered_choices() {

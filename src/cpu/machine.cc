@@ -28,6 +28,11 @@ Isa best_isa() {
   return supports(Isa::avx512) ? Isa::avx512 : Isa::avx2;
 }
 
+bool multiplies_bf16() {
+  __builtin_cpu_init();
+  return best_isa() == Isa::avx512 && __builtin_cpu_supports("avx512bf16");
+}
+
 namespace {
 std::string cpu_model() {
   std::ifstream info("/proc/cpuinfo");

@@ -48,4 +48,8 @@ void multiply(const PackedProduct& product);
 namespace avx512 {
 void multiply(const PackedProduct& product);
 }
+// Operands are rounded to bf16, sums are f32; for machines with cpu::multiplies_bf16().
+namespace avx512_bf16 {
+void multiply(const PackedProduct& product);
+}
 }  // namespace millrace::cpu

@@ -17,12 +17,16 @@ class AbsentDevice : public Backend {
   DeviceKind kind() const override { return {machine_.device, machine_.made_with}; }
   bool on_host() const override { return false; }
   int64_t memory_bytes() const override { return machine_.memory_bytes; }
-  bool computes(Precision p) const override { return !cpu_ || cpu_->computes(p); }
+  // Of a CPU only its own profile tells which instructions it has.
+  bool computes(Precision p) const override {
+    return !cpu_ || p == Precision::fp32 || machine_.find(p);
+  }
   Precision usual_precision() const override { return machine_.usual; }
   std::optional<int64_t> overhead_bytes(Precision precision, int64_t) const override {
     const PrecisionProfile* p = machine_.find(precision);
     return p ? p->overhead_bytes : std::nullopt;
   }
+  bool stores_halves() const override { return !cpu_; }
   bool runs_beside() const override { return !cpu_; }
   int64_t runs_at_once() const override {
     return !cpu_ && options_.capture ? options_.runs_at_once : 1;

@@ -91,7 +91,9 @@ Severity Diagnosis::worst() const {
 
 std::string Diagnosis::verdict() const {
   if (worst() == Severity::none)
-    return "Nothing was found that would make this training clearly faster here.";
+    return searched && searched->is_faster()
+               ? "Nothing is wrong with this training; what it can choose makes it faster here."
+               : "Nothing was found that would make this training clearly faster here.";
   const Finding& f = findings.front();
   return fmt::format("{}{}: {}; {:.0f} % of the time {}.",
                      static_cast<char>(std::toupper(f.title[0])), f.title.substr(1), f.evidence,

@@ -29,6 +29,10 @@ class Shares {
       if (row.at("name") == name) seconds += row.at("seconds").get<double>();
     return total_ > 0 ? seconds / total_ : 0;
   }
+  double products() const {
+    return of_op("matmul") + of_op("linear_cross_entropy") + of_op("attention") +
+           of_op("attention_grad");
+  }
   // Of the arithmetic that could be done in the time of an update.
   double utilisation() const {
     const double ceiling = profile_.at("ceiling").at("flops_per_second").get<double>(),
@@ -244,22 +248,26 @@ std::vector<Remedy> longer_replays(const Situation& at, double ceiling) {
   return list;
 }
 
-void device_settings(const Situation& at, const Shares& share, std::vector<Finding>& findings) {
+// Products in the precision that the device is fast in; nothing where they are.
+std::vector<Remedy> faster_precision(const Situation& at, const Shares& share) {
   const Settings& s = at.settings;
-  if (s.precision != at.fast_precision && (s.precision == "fp32" || s.precision == "tf32")) {
-    const double products = share.of_op("matmul") + share.of_op("linear_cross_entropy") +
-                            share.of_op("attention") + share.of_op("attention_grad");
-    findings.push_back(
-        {"precision",
-         "products in a precision that this device is slow in",
-         fmt::format("{}; {} of the time are products", s.precision, percent_text(products)),
-         products,
-         {{"precision",
+  if (s.precision == at.fast_precision || (s.precision != "fp32" && s.precision != "tf32"))
+    return {};
+  return {{"precision",
            fmt::format("{} (was {})", at.fast_precision, s.precision),
            {"training.precision=" + at.fast_precision},
            Maths::other_rounding,
-           products}}});
-  }
+           share.products()}};
+}
+
+void device_settings(const Situation& at, const Shares& share, std::vector<Finding>& findings) {
+  const Settings& s = at.settings;
+  // 32 bits are what is usual on a CPU.
+  if (auto remedies = faster_precision(at, share); !remedies.empty() && !at.on_host)
+    findings.push_back({"precision", "products in a precision that this device is slow in",
+                        fmt::format("{}; {} of the time are products", s.precision,
+                                    percent_text(share.products())),
+                        share.products(), std::move(remedies)});
   if (!s.use_compile && !at.on_host) {
     const double idle = std::max(0.05, share.of({"idle_launch", "residual"}));
     findings.push_back({"capture.off",
@@ -413,6 +421,14 @@ std::vector<Finding> examine(const Situation& at) {
   return findings;
 }
 
+std::vector<Remedy> remedies_of(const std::vector<Finding>& findings, const Situation& at) {
+  std::vector<Remedy> list;
+  for (const Finding& f : findings) list.insert(list.end(), f.remedies.begin(), f.remedies.end());
+  if (at.on_host)
+    for (Remedy& r : faster_precision(at, Shares(at.profile))) list.push_back(std::move(r));
+  return list;
+}
+
 std::vector<std::string> with_same_validation(const Settings& s,
                                               std::vector<std::string> overrides) {
   const int64_t batch = value_of(kBatchSize, overrides, s.batch_size),
@@ -435,7 +451,7 @@ std::vector<Remedy> knobs(const Situation& at) {
                        [&](const Remedy& l) { return l.overrides == r.overrides; }))
         list.push_back(std::move(r));
   };
-  for (Finding& f : examine(at)) add(std::move(f.remedies));
+  add(remedies_of(examine(at), at));
   const double room = share.work() * (1 - share.utilisation());
   add(larger_batches(s, room));
   // Smaller ones may stay in a cache.

@@ -60,6 +60,8 @@ std::vector<std::string> with_same_validation(const Settings& settings,
 
 // Worst first.
 std::vector<Finding> examine(const Situation& situation);
+// What the findings point at, then what is only a choice: nothing is wrong without it.
+std::vector<Remedy> remedies_of(const std::vector<Finding>& findings, const Situation& situation);
 // Every change that can be tried, whether something points at it or not: for `tune`.
 std::vector<Remedy> knobs(const Situation& situation);
 

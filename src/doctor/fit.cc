@@ -196,7 +196,7 @@ FitChanges find_changes(const Model& model, const Settings& settings, const Batc
   if (now == Precision::fp32 || now == Precision::tf32) {
     with = plain;
     with.precision = precision_name(Precision::bf16);
-    if (backend.computes(Precision::bf16))
+    if (backend.computes(Precision::bf16) && backend.stores_halves())
       consider(with, shape.batch, "training.precision=bf16", "16-bit numbers");
   }
   // Unknown times come last.

@@ -8,7 +8,7 @@
 namespace millrace {
 
 // What program and library must agree on; another name when an interface between them changes.
-constexpr const char* kBackendInterface = "millrace-backend-8";
+constexpr const char* kBackendInterface = "millrace-backend-9";
 
 // Whether the library was built or installed with the program.
 bool has_cuda_library();

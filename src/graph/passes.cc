@@ -13,11 +13,11 @@ std::vector<std::string_view> pass_names() {
           "fuse_epilogue", "schedule",   "beside"};
 }
 
-Graph optimize(const Graph& graph, const PassOptions& options) {
+Graph optimize(const Graph& graph, const PassOptions& options, bool stores_halves) {
   auto on = [&](const char* name) { return !options.off.contains(name); };
   Graph g = graph;
   if (on("simplify")) g = simplify(g);
-  g = apply_precision(g, options.precision);
+  g = apply_precision(g, options.precision, stores_halves);
   if (on("chunk_head") && options.head_chunk_rows > 0) g = chunk_head(g, options.head_chunk_rows);
   // Before fusion: a cheap result can be recomputed alone only while it is a node of its own.
   if (on("recompute") && !(options.recompute == Recompute{})) g = recompute(g, options.recompute);

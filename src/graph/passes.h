@@ -17,8 +17,9 @@ struct Recompute {
   friend bool operator==(const Recompute&, const Recompute&) = default;
 };
 
-// What values of forward and backward are stored and multiplied in. Leaves, statistics, losses,
-// gradients of parameters and the optimizer stay f32 in all of them.
+// What values of forward and backward are stored and multiplied in; tf32, and 16 bits where a
+// device does not store them, are for products alone. Leaves, statistics, losses, gradients of
+// parameters and the optimizer stay f32 in all of them.
 enum class Precision : uint8_t { fp32, tf32, bf16, fp16 };
 std::string_view precision_name(Precision precision);
 
@@ -34,9 +35,10 @@ std::vector<std::string_view> pass_names();  // and "beside" (Plan::beside)
 // Merges equal nodes, folds constants into expressions, drops identities, lets gradients of
 // embeddings and norms do the additions and sums behind them.
 Graph simplify(const Graph& graph);
-// Types and casts of a precision. Parameters are read through 16-bit copies, leaves named by
-// shadow_name, which the optimizer keeps current in the pass that updates the parameter.
-Graph apply_precision(const Graph& graph, Precision precision);
+// Types and casts of a precision. Where 16 bits are stored, parameters are read through copies,
+// leaves named by shadow_name, which the optimizer keeps current in the pass that updates the
+// parameter.
+Graph apply_precision(const Graph& graph, Precision precision, bool stores_halves = true);
 std::string shadow_name(std::string_view parameter);
 // Backward nodes read recomputed values instead of stored ones.
 Graph recompute(const Graph& graph, const Recompute& how);
@@ -49,7 +51,7 @@ Graph schedule(const Graph& graph);
 // Sets how many rows of logits the loss head works on at a time.
 Graph chunk_head(const Graph& graph, int64_t rows);
 
-Graph optimize(const Graph& graph, const PassOptions& options);
+Graph optimize(const Graph& graph, const PassOptions& options, bool stores_halves = true);
 
 // The layers of the graph, in order: scopes marked by Builder::layer.
 std::vector<int32_t> recompute_units(const Graph& graph);

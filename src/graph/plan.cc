@@ -305,7 +305,7 @@ void account(Plan& plan) {
 Plan make_plan(const Graph& graph, const PassOptions& options, KernelChooser& chooser) {
   Plan plan;
   plan.passes = options;
-  plan.graph = optimize(graph, options);
+  plan.graph = optimize(graph, options, chooser.stores_halves());
   for (const Node& n : plan.graph.nodes) {
     const auto in = plan.graph.in_types(n);
     plan.kernels.push_back(n.leaf != Leaf::none || n.op->is_view

@@ -33,6 +33,9 @@ class KernelChooser {
   virtual KernelChoice choose(const OpCard& op, const OpSite& site) = 0;
   // False: choices that are not known yet are made by rule, not by timing.
   virtual void allow_timing(bool) {}
+  // Whether a precision of 16 bits is what values are stored in, or what products round their
+  // operands to and nothing else.
+  virtual bool stores_halves() const { return true; }
   // Whether nodes can run at the same time (Plan::beside).
   virtual bool runs_beside() const { return false; }
 };

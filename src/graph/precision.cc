@@ -1,7 +1,8 @@
 // Precision: the types of a graph that was built in f32. A value of forward and backward is stored
 // in 16 bits unless something says otherwise: its op (statistics, losses: OpCard::full_out), its
 // rank (numbers), or what becomes of it (gradients on their way to the optimizer). Sums are formed
-// in f32 inside every kernel, so only what is stored is rounded.
+// in f32 inside every kernel, so only what is stored is rounded. Where nothing is stored in 16
+// bits, operands of products are rounded and nothing else.
 #include <map>
 #include <set>
 
@@ -196,12 +197,12 @@ class ToHalf {
 
 }  // namespace
 
-Graph apply_precision(const Graph& graph, Precision precision) {
+Graph apply_precision(const Graph& graph, Precision precision, bool stores_halves) {
   if (precision == Precision::fp32) return graph;
-  if (precision == Precision::tf32) {
+  if (precision == Precision::tf32 || !stores_halves) {
     Graph g = graph;
     for (Node& n : g.nodes)
-      if (n.op->multiplies) n.attrs.set({"math", "tf32"});
+      if (n.op->multiplies) n.attrs.set({"math", std::string(precision_name(precision))});
     verify(g, "precision");
     return g;
   }

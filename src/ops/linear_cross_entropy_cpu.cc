@@ -26,6 +26,7 @@ struct Sizes {
         gradients(site.attrs.integer("gradients") != 0),
         frozen(site.attrs.integer("frozen", 0) != 0),
         copy(site.attrs.integer("copy", 0) != 0),
+        bf16(site.attrs.text("math") == "bf16"),
         label(site.attrs, V) {
     const int64_t asked = site.attrs.integer("chunk_rows", 0);
     const int64_t wish = asked > 0 ? asked : std::max(kMinRows, kChunkBytes / (4 * V) / 64 * 64);
@@ -42,7 +43,7 @@ struct Sizes {
   int64_t factor_count() const { return copy ? rows : 0; }
 
   int64_t N, D, V;
-  bool gradients, frozen, copy;
+  bool gradients, frozen, copy, bf16;
   LabelShares label;
   int64_t rows;         // of a chunk
   int64_t strips;       // of kStrip columns
@@ -92,6 +93,7 @@ void turn(float* z, int64_t n, float lse, float scale, float off) {
 struct Head : Sizes {
   explicit Head(const Call& c)
       : Sizes(c.site),
+        multiply(bf16 ? avx512_bf16::multiply : MR_ISA::multiply),
         x(c.in(0)),
         w(c.in(1)),
         scale(c.in(3)[0]),
@@ -219,10 +221,12 @@ struct Head : Sizes {
   void backward_of_few(int64_t begin, int64_t R) const {
     parallel_ranges(R, std::max<int64_t>(1, 8192 / V),
                     [&](int64_t i0, int64_t i1) { turn_logits(begin, i0, i1, 0, V); });
-    gemm({R, D, V}, {}, z, w, dx + begin * D);
-    if (dw) gemm({V, D, R, true, false}, {}, z, x + begin * D, dw, begin > 0 ? 1.0f : 0.0f);
+    const GemmChoice choice{bf16 ? GemmEntry::bf16 : GemmEntry::packed, {}};
+    gemm({R, D, V}, choice, z, w, dx + begin * D);
+    if (dw) gemm({V, D, R, true, false}, choice, z, x + begin * D, dw, begin > 0 ? 1.0f : 0.0f);
   }
 
+  void (*multiply)(const PackedProduct&);
   const float *x, *w;
   float scale;
   const int32_t* targets;

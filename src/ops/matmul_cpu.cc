@@ -25,6 +25,11 @@ GemmShape gemm_shape(const OpSite& site) {
   return {s.m, s.n, s.k, s.ta, s.tb};
 }
 
+GemmChoice choice_of(const OpSite& site) {
+  if (site.attrs.text("math") == "bf16") return {GemmEntry::bf16, {}};
+  return gemm_choice(gemm_shape(site));
+}
+
 // What both kernels ask of an epilogue.
 std::string decline(const OpSite& site) {
   if (!site.attrs.find("expr")) return "";
@@ -68,7 +73,7 @@ std::shared_ptr<const void> gemv_prepare(const OpSite& site) { return prepare_ep
 
 std::shared_ptr<const void> prepare(const OpSite& site) {
   auto p = prepare_epilogue(site);
-  p->choice = gemm_choice(p->shape);
+  p->choice = choice_of(site);
   return p;
 }
 
@@ -158,7 +163,7 @@ void gemv_run(const Call& c) {
   });
 }
 
-std::string detail(const OpSite& site) { return gemm_choice(gemm_shape(site)).str(); }
+std::string detail(const OpSite& site) { return choice_of(site).str(); }
 
 }  // namespace
 }  // namespace millrace::cpu::MR_ISA

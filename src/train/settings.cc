@@ -159,11 +159,10 @@ void Settings::declare(Schema& s) {
           "With batch_size: auto it decides grad_accum.");
   s.choice("training.precision", &precision, {"auto", "fp32", "tf32", "bf16", "fp16"})
       .help(
-          "What the model computes in. bf16, fp16: 16-bit values with 32-bit master weights, fp16 "
-          "with "
-          "dynamic loss scaling; tf32: 32-bit values, products of 19 bits; auto: bf16 on a GPU, "
-          "fp32 on "
-          "the CPU.");
+          "What the model computes in. On a GPU: bf16, fp16: 16-bit values with 32-bit master "
+          "weights, fp16 with dynamic loss scaling; tf32: 32-bit values, products of 19 bits. On a "
+          "CPU with AVX-512 BF16: bf16: products round their operands to it, all else stays "
+          "32-bit. auto: bf16 on a GPU, fp32 on the CPU.");
   s.boolean("training.use_compile", &use_compile)
       .help(
           "CUDA: a step is captured once as a graph and replayed. false: it is launched node by "

@@ -153,7 +153,7 @@ refused "a number that is none" 2 'training.learning_rate' 'expected:' 'got:' --
 refused "no such choice" 2 'training.optimizer' 'adamw' 'got:' 'remedy:' -- train good.yaml training.optimizer=adamm
 refused "no such device" 2 'command line: device=gpu' 'expected: auto, cpu, cuda, or cuda:N' 'got:      gpu' 'remedy:' -- train good.yaml device=gpu
 refused "a device number that is none" 2 'device=cuda:x' 'expected:' 'remedy:' -- train good.yaml device=cuda:x
-refused "a precision the CPU does not have" 2 'command line: training.precision=bf16' 'expected: fp32' 'got:      bf16' 'remedy:' -- train good.yaml device=cpu training.precision=bf16
+refused "a precision the CPU does not have" 2 'command line: training.precision=fp16' 'expected: auto, fp32' 'got:      fp16' 'remedy:' -- train good.yaml device=cpu training.precision=fp16
 if command -v nvidia-smi >/dev/null; then
   refused "a GPU that is not there" 2 'cuda:99' 'remedy:' -- train good.yaml device=cuda:99
 else
@@ -461,7 +461,7 @@ for ids in 1,x 1,,2 1, , -1 99999999999 100000 1.5 '1 2'; do
 done
 refused "--temperature below 0" 2 '--temperature' -- generate "$checkpoint" --prompt a --temperature=-1
 refused "--device of no kind" 2 '--device' 'expected: auto, cpu, cuda, or cuda:N' 'got:      tpu' 'remedy:' -- generate "$checkpoint" --prompt a --device tpu
-refused "--precision of a GPU on the CPU" 2 'does not compute in bf16' 'expected:' 'remedy:' -- generate "$checkpoint" --prompt a --device cpu --precision bf16
+refused "--precision of a GPU on the CPU" 2 'does not compute in fp16' 'expected:' 'remedy:' -- generate "$checkpoint" --prompt a --device cpu --precision fp16
 refused "--top-p 0" 2 '--top-p' -- generate "$checkpoint" --prompt a --top-p 0
 refused "--top-k below 0" 2 '--top-k' -- generate "$checkpoint" --prompt a --top-k=-1
 cp -r "$checkpoint" broken

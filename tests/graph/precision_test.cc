@@ -121,6 +121,19 @@ TEST_P(PrecisionPass, PutsSixteenBitsWhereTheyBelong) {
     }
 }
 
+// A device that stores nothing in 16 bits rounds operands of products, and changes nothing else.
+TEST_P(PrecisionPass, WithoutStorageOnlyProductsRound) {
+  PassOptions options;
+  options.precision = Precision::bf16;
+  Graph g = optimize(graph_, options, false);
+  for (Node& n : g.nodes) {
+    for (const TensorType& t : n.out) EXPECT_FALSE(is_half(t.dtype)) << n.op->name;
+    EXPECT_EQ(n.attrs.text("math"), n.op->multiplies ? "bf16" : "") << n.op->name;
+    n.attrs.erase("math");
+  }
+  EXPECT_EQ(g.str(), in(Precision::fp32).str());
+}
+
 // Logits of 10 in bf16 are 3 % off as probabilities.
 TEST(PrecisionOfSoftmax, ProbabilitiesThatAreReadOutsideAreOfFullLogits) {
   Builder b;

@@ -7,11 +7,14 @@
 //               of the largest value (or 4 times what the plain float loop itself loses);
 //               twice the same bits; any number of threads the same bits; in place the same bits;
 //               nothing written outside the outputs and the workspace
+//   bf16        the same of products whose operands are rounded, where the CPU has them: inputs are
+//               rounded first, results may be off by 32 roundings of the largest value
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
+#include "core/half.h"
 #include "cpu/gemm.h"
 #include "cpu/kernel.h"
 #include "cpu/machine.h"
@@ -44,6 +47,7 @@ std::vector<Value> declare_inputs(Builder& b, const OpCase& c) {
 class OpExpansion : public testing::TestWithParam<Instance> {};
 class OpGradient : public testing::TestWithParam<Instance> {};
 class OpKernel : public testing::TestWithParam<Instance> {};
+class OpKernelBf16 : public testing::TestWithParam<Instance> {};
 INSTANTIATE_TEST_SUITE_P(Card, OpExpansion, testing::ValuesIn(instances([](const Instance& i) {
                            return i.card->expand != nullptr;
                          })),
@@ -56,6 +60,16 @@ INSTANTIATE_TEST_SUITE_P(Card, OpKernel, testing::ValuesIn(instances([](const In
                            return !cpu::kernels_of(i.card->name, cpu::Isa::avx2).empty();
                          })),
                          instance_name);
+
+INSTANTIATE_TEST_SUITE_P(Card, OpKernelBf16, testing::ValuesIn(instances([](const Instance& i) {
+                           return cpu::multiplies_bf16() && i.card->multiplies;
+                         })),
+                         instance_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpKernelBf16);
+
+TEST(OpKernelBf16, IsTried) {
+  if (!cpu::multiplies_bf16()) GTEST_SKIP() << "no product in bf16 was tried: this CPU has none";
+}
 
 TEST_P(OpExpansion, IsTheSame) {
   const auto& [card, index, c] = GetParam();
@@ -171,13 +185,18 @@ class Fenced {
   std::vector<std::byte> storage_;
 };
 
-TEST_P(OpKernel, MatchesTheReference) {
-  const auto& [card, index, c] = GetParam();
+void check_kernels(const OpCard* card, const OpCase& c, bool bf16) {
   const auto types = in_types(c);
   std::vector<TensorType> out_types;
   ASSERT_EQ(infer_types(*card, c.attrs, types, out_types), "");
-  const OpSite site{c.attrs, types, out_types};
-  const Data data = make_data(c, 3);
+  Attrs attrs = c.attrs;
+  if (bf16) attrs.set({"math", "bf16"});
+  const OpSite site{attrs, types, out_types};
+  Data data = make_data(c, 3);
+  if (bf16)
+    for (auto& values : data.floats)
+      for (double& x : values)
+        x = static_cast<double>(bf16_to_float(float_to_bf16(static_cast<float>(x))));
 
   // The truth in double.
   std::vector<std::vector<double>> in64 = data.floats, out64;
@@ -206,7 +225,7 @@ TEST_P(OpKernel, MatchesTheReference) {
 
   cpu::gemm_set_measuring(false);
   for (const cpu::Isa isa : {cpu::Isa::avx2, cpu::Isa::avx512}) {
-    if (!cpu::supports(isa)) continue;
+    if (!cpu::supports(isa) || (bf16 && isa != cpu::best_isa())) continue;
     for (const cpu::Kernel& kernel : cpu::kernels_of(card->name, isa)) {
       if (kernel.decline && !kernel.decline(site).empty()) continue;
       SCOPED_TRACE(fmt::format("{} {}", kernel.name, cpu::isa_name(isa)));
@@ -247,10 +266,12 @@ TEST_P(OpKernel, MatchesTheReference) {
           scale = std::max(scale, std::fabs(out64[o][i]));
           lost = std::max(lost, std::fabs(out64[o][i] - static_cast<double>(out32[o][i])));
         }
-        const double tolerance =
-            std::max(8 * std::numeric_limits<float>::epsilon() * std::sqrt(static_cast<double>(K)) *
-                         std::max(scale, 1e-30),
-                     4 * lost);
+        constexpr double kRounding = 0x1p-9;  // of bf16
+        const double tolerance = std::max(
+            (8 * std::numeric_limits<float>::epsilon() * std::sqrt(static_cast<double>(K)) +
+             (bf16 ? 32 * kRounding : 0)) *
+                std::max(scale, 1e-30),
+            4 * lost);
         const auto* y = reinterpret_cast<const float*>(first[o].data());
         for (size_t i = 0; i < out64[o].size(); ++i) {
           if (std::isinf(out64[o][i])) {
@@ -272,6 +293,12 @@ TEST_P(OpKernel, MatchesTheReference) {
     }
   }
   cpu::gemm_set_measuring(true);
+}
+
+TEST_P(OpKernel, MatchesTheReference) { check_kernels(GetParam().card, GetParam().op_case, false); }
+
+TEST_P(OpKernelBf16, MatchesTheReference) {
+  check_kernels(GetParam().card, GetParam().op_case, true);
 }
 
 TEST(OpCards, AreComplete) {

@@ -1,67 +1,23 @@
 // Whole steps on the CUDA device against the CPU: the same start, the same data, a few updates.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <thread>
 
 #include "cpu/cpu_backend.h"
 #include "cpu/machine.h"
-#include "tests/graph/tiny_model.h"
 #include "tests/parity/cuda_device.h"
+#include "tests/parity/model_cases.h"
 
 namespace millrace {
 namespace {
 
-constexpr int kSteps = 10;
-
-struct Case {
-  const char* name;
-  std::string keys;
-  BatchShape shape;
-  const char* family = "gpt";
-};
-const Case kCases[] = {
-    {"gpt2", kGpt2Keys, {2, 12}},
-    {"gpt2_dropout", std::string(kGpt2Keys) + ", dropout: 0.1", {2, 12}},
-    {"llama", kLlamaKeys, {2, 12}},
-    {"gpt2_larger", "d_model: 128, num_layers: 3, num_heads: 2", {3, 72}},
-    {"llama_larger",
-     "d_model: 128, num_layers: 2, num_heads: 4, num_kv_heads: 2, d_ff: 192, positions: rotary, "
-     "norm: rms_norm, activation: swiglu, bias: false, tied_embeddings: false",
-     {2, 65}},
-    {"seq2seq", "d_model: 24, num_layers: 2, num_heads: 2", {2, 12, false, 9}, "seq2seq"},
-    {"seq2seq_larger", "d_model: 64, num_layers: 2, num_heads: 2", {3, 72, false, 72}, "seq2seq"},
-    {"pointer_generator",
-     "emb_dim: 24, hidden_dim: 32, num_layers: 2",
-     {3, 9, false, 21},
-     "pointer_generator"},
-    {"trajectory",
-     "d_model: 32, num_layers: 2, num_heads: 2, likelihood: gaussian",
-     {3, 18},
-     "trajectory"},
-    {"trajectory_packed_classes",
-     "d_model: 32, num_layers: 2, num_heads: 2, classes: 5",
-     {3, 36, true},
-     "trajectory"}};
-
-class CudaModel : public testing::TestWithParam<Case> {
- protected:
-  Trained train(Backend& backend, Precision precision) {
-    PassOptions options;
-    options.precision = precision;
-    const Plan plan = make_plan(tiny_.step_graph(), options, backend);
-    const Plan* const one[] = {&plan};
-    const Plan refresh = make_refresh_plan(one, backend);
-    Session session(backend, {&plan, &refresh});
-    return train_steps(session, 0, tiny_, kSteps, false, [&] { session.run(1); });
-  }
-  TinyModel tiny_{GetParam().keys, GetParam().shape, GetParam().family};
-};
+class CudaModel : public ModelParity {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaModel);
-INSTANTIATE_TEST_SUITE_P(
-    Model, CudaModel,
-    testing::ValuesIn(kCases, kCases + (test_device().backend ? std::size(kCases) : 0)),
-    [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Model, CudaModel,
+                         testing::ValuesIn(kModelCases, kModelCases + (test_device().backend
+                                                                           ? std::size(kModelCases)
+                                                                           : 0)),
+                         model_case_name);
 
 // A checkpoint is read by a thread of its own, and a new shape of batches is captured in mid-run.
 TEST_P(CudaModel, IsReadWhileStepsAreCaptured) {
@@ -136,8 +92,6 @@ TEST_P(CudaModel, TrainsAsTheCpuDoes) {
   Backend& backend = *test_device().backend;
   const auto cpu = cpu::make_backend(cpu::best_isa());
   const Trained truth = train(*cpu, Precision::fp32);
-  // Losses are near 3, of states, which are sums over many numbers, larger; what a precision rounds
-  // away grows a little with every update.
   const std::pair<Precision, double> bounds[] = {{Precision::fp32, 1e-5},
                                                  {Precision::tf32, 2e-3},
                                                  {Precision::bf16, 2e-2},
@@ -145,10 +99,7 @@ TEST_P(CudaModel, TrainsAsTheCpuDoes) {
   for (const auto& [precision, bound] : bounds) {
     SCOPED_TRACE(precision_name(precision));
     const Trained here = train(backend, precision);
-    for (size_t i = 0; i < truth.losses.size(); ++i)
-      EXPECT_NEAR(here.losses[i], truth.losses[i],
-                  bound * std::max(1.0, std::fabs(truth.losses[i]) / 3.0))
-          << "update " << i;
+    expect_near(here, truth, bound);
     EXPECT_TRUE(here == train(backend, precision)) << "not the same bits twice";
   }
 }
