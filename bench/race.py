@@ -29,6 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MILLRACE = pathlib.Path(os.environ.get("MILLRACE", ROOT / "build" / "millrace"))
 PYTHON = pathlib.Path(os.environ.get("PEER_PYTHON", ROOT / ".venv" / "bin" / "python"))
 TRANSFORMER_PEERS = {"cpu": ("torch-eager", "torch-compile"), "cuda": ("torch-eager", "torch-compile", "torch-graphs")}
+MEDIUM = ("torch-eager-medium", "torch-compile-medium")  # peers in bfloat16 on a CPU, beside autocast
 PEERS = {  # by the model's type: their program, and how it runs
     "gpt": ("torch_gpt.py", TRANSFORMER_PEERS),
     "seq2seq": ("torch_seq2seq.py", TRANSFORMER_PEERS),
@@ -39,7 +40,7 @@ PEERS = {  # by the model's type: their program, and how it runs
 }
 PACKAGES = ("torch", "numpy", "safetensors")
 CHECKED_STEPS = 4
-LOSS_TOLERANCE = {"cpu": 2e-5, "cuda": 2e-2}  # of the loss: float32 sums in another order; bfloat16
+LOSS_TOLERANCE = {"fp32": 2e-5, "bf16": 2e-2}  # of the loss: float32 sums in another order; bfloat16
 UNKNOWN, START, FIRST_WORD = 0, 1, 3  # ids of a word tokenizer
 WINDOW = {"cpu": 1, "cuda": 10}  # steps between two looks at the loss: a device is not to wait for them
 
@@ -220,6 +221,7 @@ class Row:
         self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
         self.tokens = 1 if workload["task"] == "generate" else workload["batch"] * (workload["length"] + workload.get("source_length", 0))
         self.slow = workload.get("slow", False)
+        self.precision = workload.get("precision", "bf16" if device == "cuda" else "fp32")
         self.checked = 2 if self.slow else CHECKED_STEPS
         self.window = WINDOW[device] if not self.slow else min(2, WINDOW[device])
         folder.mkdir()
@@ -243,8 +245,8 @@ class Row:
         w = self.w
         return [str(MILLRACE), "train", str(ROOT / "configs" / w["config"]), *self.data, f"training.batch_size={w['batch']}",
                 f"training.max_length={w['length']}", "training.schedule=constant", "training.warmup=0 steps",
-                f"training.log_interval={self.window}", f"device={self.device}", "training.max_eval_batches=1", "sample.length=0",
-                "training.eval_every=1000000000 steps", "checkpoint.every=1000000 minutes", "runtime.log_format=json",
+                f"training.log_interval={self.window}", f"device={self.device}", f"training.precision={self.precision}",
+                "training.max_eval_batches=1", "sample.length=0", "training.eval_every=1000000000 steps", "checkpoint.every=1000000 minutes", "runtime.log_format=json",
                 f"runtime.threads={self.threads}", *(f"model.{k}={v}" for k, v in w["model"].items()),
                 *(f"training.{k}={v}" for k, v in w["training"].items()), *changes]
 
@@ -295,7 +297,7 @@ class Row:
                 raise RuntimeError(f"{peer.how} gives other tokens than millrace: {same} of {self.w['tokens']} are equal")
             return
         for a, b in zip(ours.steps[: self.checked], peer.steps[: self.checked], strict=True):
-            if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE[self.device] * max(b["loss"], 1.0):  # below, a batch is known by heart
+            if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE[self.precision] * max(b["loss"], 1.0):  # below, a batch is known by heart
                 raise RuntimeError(f"{peer.how} has loss {b['loss']:.6f} at step {b['step']}, millrace {a['loss']:.6f}")
 
     def enter_in_turn(self, ours, hows, warm, seconds, steps, racers, faults):
@@ -406,7 +408,7 @@ class Row:
         steps = max(6, int((7e3 if self.device == "cuda" else 8e3) / ms))
         out, record = self.millrace("run_name=account", f"training.max_steps={steps}", "training.log_interval=1000000")
         kept = {}
-        if found := re.search(r"each node at ([0-9.]+) GFLOP/s in products or ([0-9.]+) GB/s", out):
+        if found := re.search(r"([0-9.]+) GFLOP/s in products, ([0-9.]+) GB/s from memory", out):
             kept = {"ceiling_flops_per_s": float(found[1]) * 1e9, "ceiling_bytes_per_s": float(found[2]) * 1e9}
         elif found := re.search(r"ceiling ([0-9.]+)", out):
             kept = {"ceiling_flops_per_s": float(found[1]) * 1e9}
@@ -506,7 +508,7 @@ class BiLstmRow(Row):
 
     def __init__(self, name, workload, folder, threads, device):
         self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
-        self.slow, self.checked = False, CHECKED_STEPS
+        self.slow, self.checked, self.precision = False, CHECKED_STEPS, "bf16" if device == "cuda" else "fp32"
         m, places = workload["model"], workload["batch"] * workload["length"]
         widths = [m["input"]] + [2 * m["hidden"]] * (m["layers"] - 1)
         self.tokens = places
@@ -517,7 +519,7 @@ class BiLstmRow(Row):
     def prepare(self):
         (self.folder / "workload.json").write_text(json.dumps({**self.w, "device": self.device, "window": WINDOW[self.device]}))
         m = self.w["model"]
-        words = [self.device, "bf16" if self.device == "cuda" else "fp32", self.w["length"], self.w["batch"], m["input"], m["hidden"],
+        words = [self.device, self.precision, self.w["length"], self.w["batch"], m["input"], m["hidden"],
                  m["layers"], WINDOW[self.device], "weights.safetensors"]
         return Racer("millrace", [str(MILLRACE.parent / "millrace_bilstm"), *map(str, words)], read_json, self.folder)
 
@@ -528,7 +530,7 @@ class BiLstmRow(Row):
     def check(self, ours, peer):
         for what in ("loss", "grad_norm"):
             a, b = ours.steps[0][what], peer.steps[0][what]
-            if not abs(a - b) <= LOSS_TOLERANCE[self.device] * abs(b):
+            if not abs(a - b) <= LOSS_TOLERANCE[self.precision] * abs(b):
                 raise RuntimeError(f"{peer.how} has {what} {b:.6f}, millrace {a:.6f}")
 
 
@@ -619,6 +621,8 @@ def main():
             model = suite[name]["model"]["type"]
             row = KINDS[model](name, suite[name], pathlib.Path(temp) / name, threads, device)
             entrants = PEERS[model][1][device] if versions else ()
+            if entrants and row.device == "cpu" and row.precision == "bf16":
+                entrants = (*entrants, *MEDIUM)
             entrants = [how for how in entrants if how not in suite[name].get("without", ())]
             if args.start:
                 starts[name] = show_starts(row, entrants)

@@ -124,4 +124,8 @@ CUDA = {
     "trajectory-b1024": {**trajectory(1024, without=("torch-loop",)), "slow": False},
 }
 
-SUITES = {"cpu": CPU, "cpu-growth": growth(), "cuda": CUDA}
+# On CPUs that have products in bfloat16: Transformers in training.
+CPU_BF16 = {name: {**row, "precision": "bf16"} for name, row in CPU.items()
+            if row["task"] == "train" and row["model"]["type"] != "pointer_generator"}
+
+SUITES = {"cpu": CPU, "cpu-bf16": CPU_BF16, "cpu-growth": growth(), "cuda": CUDA}

@@ -93,7 +93,7 @@ def train(how, w):
     model = open_model(w)
     tokens, b, t = torch.tensor(w["ids"]), w["batch"], w["length"]
     inputs = [tokens[: b * t].view(b, t), tokens[1 : b * t + 1].view(b, t)]
-    trainer = training.Trainer(model, training.in_form(model, how), w, bf16=w["device"] == "cuda")
+    trainer = training.Trainer(model, training.in_form(model, how), w, training.autocasts(how, w))
     training.train(trainer, inputs, w, compiled_with_graphs=how == "graphs")
 
 
@@ -110,7 +110,7 @@ def curve(_, w):
     begins = millrace_data.window_begins(w["seed"], w["steps"] * b, len(tokens) - t)
     batches = ([torch.stack([tokens[i + shift : i + shift + t] for i in begins[at : at + b]]) for shift in (0, 1)]
                for at in range(0, len(begins), b))
-    training.curve(training.Trainer(model, model, w, bf16=w["device"] == "cuda"), batches)
+    training.curve(training.Trainer(model, model, w, training.autocasts("eager", w)), batches)
 
 
 def whole(_, w):

@@ -152,7 +152,7 @@ def open_model(w):
 def train(how, w):
     model = open_model(w)
     inputs = [torch.tensor(w["pairs"][name]) for name in ("source", "tokens", "targets")]
-    trainer = training.Trainer(model, training.in_form(model, how), w, bf16=w["device"] == "cuda")
+    trainer = training.Trainer(model, training.in_form(model, how), w, training.autocasts(how, w))
     training.train(trainer, inputs, w, compiled_with_graphs=how == "graphs")
 
 
@@ -160,7 +160,7 @@ def curve(_, w):
     model, data = open_model(w), millrace_data.Prepared(w["cache"])
     batches = ((source, tokens, targets, lengths)
                for source, lengths, _, tokens, targets in data.batches(w["seed"], w["batch"], w["source_length"], w["steps"]))
-    training.curve(training.Trainer(model, model, w, bf16=w["device"] == "cuda"), batches)
+    training.curve(training.Trainer(model, model, w, training.autocasts("eager", w)), batches)
 
 
 def beam(_, w):

@@ -26,10 +26,17 @@ def optimizer_of(model, w):
     return torch.optim.AdamW(groups, lr=t["learning_rate"], betas=(0.9, t["beta2"]), eps=t["eps"], fused=True)
 
 
+def autocasts(how, w):
+    """Whether in bfloat16 by autocast. `-medium`: values stay float32, and products may round their operands."""
+    return (w["device"] == "cuda" or w.get("precision") == "bf16") and not how.endswith("-medium")
+
+
 def in_form(model, how):
     """As it is, compiled, or compiled with CUDA graphs."""
+    if how.endswith("-medium"):
+        torch.set_float32_matmul_precision("medium")
     return {"eager": lambda: model, "compile": lambda: torch.compile(model),
-            "graphs": lambda: torch.compile(model, mode="reduce-overhead")}[how]()
+            "graphs": lambda: torch.compile(model, mode="reduce-overhead")}[how.removesuffix("-medium")]()
 
 
 class Trainer:

@@ -78,7 +78,7 @@ def batch_of(w):
 def train(how, w):
     model = Trajectory(w, loop=how == "loop").to(w["device"])
     form = model if how == "loop" else training.in_form(model, how)
-    trainer = training.Trainer(model, form, w, bf16=w["device"] == "cuda")
+    trainer = training.Trainer(model, form, w, training.autocasts(how, w))
     training.train(trainer, batch_of(w), w, compiled_with_graphs=how == "graphs")
 
 

@@ -57,9 +57,9 @@ void gemm_tile(const GemmShape& shape, const GemmChoice& choice, const float* a,
                float* c, float beta, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
                const BlockDone& done = {});
 
-// The tiling of the packed kernel, whose bits do not depend on it: little copying for each tile,
+// The tiling of the packed kernels, whose bits do not depend on it: little copying for each tile,
 // enough tiles for the threads.
-GemmTiling packed_tiling(const GemmShape& shape, int64_t workers);
+GemmTiling packed_tiling(const GemmShape& shape, int64_t workers, bool bf16);
 
 struct NoEpilogue {};
 
@@ -68,7 +68,9 @@ struct NoEpilogue {};
 template <typename Epilogue = NoEpilogue>
 void gemm(const GemmShape& s, const GemmChoice& choice, const float* a, const float* b, float* c,
           float beta = 0, const Epilogue& epilogue = {}) {
-  const GemmTiling tile = choice.own() ? packed_tiling(s, parallel_width()) : choice.tile;
+  const GemmTiling tile = choice.own()
+                              ? packed_tiling(s, parallel_width(), choice.entry == GemmEntry::bf16)
+                              : choice.tile;
   const int64_t across = pieces(s.n, tile.n), down = pieces(s.m, tile.m);
   parallel_tasks(across * down, [&](int64_t task) {
     const int64_t i0 = task / across * tile.m, j0 = task % across * tile.n;

@@ -182,11 +182,12 @@ TEST(Gemm, PackedTilingsGiveEveryThreadWork) {
                                {256, 50000, 512, false, true},
                                {50000, 512, 256, true},
                                {4096, 128, 128}}) {
-      const GemmTiling t = packed_tiling(s, workers);
-      const int64_t tasks = ((s.m + t.m - 1) / t.m) * ((s.n + t.n - 1) / t.n);
-      EXPECT_GE(tasks, workers) << s.m << "x" << s.n << "x" << s.k;
+      for (const bool bf16 : {false, true}) {
+        const GemmTiling t = packed_tiling(s, workers, bf16);
+        EXPECT_GE(pieces(s.m, t.m) * pieces(s.n, t.n), workers) << s.m << "x" << s.n << "x" << s.k;
+      }
     }
-  const GemmTiling one = packed_tiling({1, 1, 1}, 16);
+  const GemmTiling one = packed_tiling({1, 1, 1}, 16, false);
   EXPECT_GE(one.m, 1);
   EXPECT_GE(one.n, 1);
 }

@@ -132,7 +132,7 @@ void multiply_pairs(int64_t pairs, const Pair* left, const Pair* panel, const fl
 // A panel of B stays in the first-level cache, a block of A in the second-level cache, as with
 // floats; half as large, they go twice as deep.
 struct Pairs {
-  static constexpr int64_t kDepth = 512, kRow = kDepth / 2;
+  static constexpr int64_t kDepth = 1024, kRow = kDepth / 2;
   alignas(64) Pair block_of_a[kPackedRows * kRow];  // rows, or bands of columns
   alignas(64) Pair panels[kPackedColumns * kRow];
   alignas(64) float block[kPackedRows * kPackedColumns];

@@ -47,7 +47,7 @@ void pack_columns(const float* b, int64_t stride, int64_t depth, int64_t columns
 // of A pass by; a block of A [kPackedRows, kDepth] stays in the second-level cache while the panels
 // of B pass by. So few rows that they find room there also when they lie a power of two apart.
 struct Floats {
-  static constexpr int64_t kDepth = kLanes == 16 ? 256 : 384;
+  static constexpr int64_t kDepth = kLanes == 16 ? 512 : 384;
   alignas(64) float copied[kPackedRows * kDepth];  // of A
   alignas(64) float panels[kPackedColumns * kDepth];
   alignas(64) float block[kPackedRows * kPackedColumns];

@@ -56,6 +56,14 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_stride, const flo
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n)
       sum[m][n] = c ? load<Lanes>(c + m * c_stride + n * kLanes) : Lanes{};
+  // Rows by threes, with pointers that the compiler cannot derive from each other: it would keep a
+  // register for the distance of every row, and has not so many.
+  const float* threes[(M + 2) / 3];
+#pragma GCC unroll 4
+  for (int t = 0; t < (M + 2) / 3; ++t) {
+    threes[t] = a + 3 * t * a_stride;
+    asm("" : "+r"(threes[t]));
+  }
 #pragma GCC unroll 2
   for (int64_t k = 0; k < depth; ++k) {
     Lanes right[N];
@@ -63,7 +71,8 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_stride, const flo
     for (int n = 0; n < N; ++n) right[n] = load<Lanes>(b + k * b_stride + n * kLanes);
 #pragma GCC unroll 12
     for (int m = 0; m < M; ++m) {
-      const float left = kLeft == Left::rows ? a[m * a_stride + k] : a[k * a_stride + m];
+      const float left =
+          kLeft == Left::rows ? threes[m / 3][m % 3 * a_stride + k] : a[k * a_stride + m];
 #pragma GCC unroll 2
       for (int n = 0; n < N; ++n) sum[m][n] += left * right[n];
     }

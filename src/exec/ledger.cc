@@ -157,19 +157,29 @@ std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling) 
 
 Ceiling raised(Ceiling ceiling, const Ledger& ledger) {
   constexpr double kSome = 0.005;  // of the time: the clock is too coarse for less
-  if (ceiling.flops > 0)
-    for (const LedgerRow& row : rows_by_op(ledger))
-      if (row.name == "matmul" && row.ns > 0)
-        ceiling.flops = std::max(ceiling.flops, 1e9 * row.flops / static_cast<double>(row.ns));
+  const auto time_of = [](const std::vector<LedgerRow>& rows) {
+    double all = 0;
+    for (const LedgerRow& row : rows) all += static_cast<double>(row.ns);
+    return all;
+  };
+  // Products part by part of the model: some shapes are faster than all together.
+  const auto products = group(ledger, {}, [](const Plan& plan, NodeId id) {
+    return plan.graph[id].op->name == "matmul" ? component_of(plan, id) : std::string();
+  });
+  const double least = kSome * time_of(products);
+  for (const LedgerRow& row : products)
+    if (const auto ns = static_cast<double>(row.ns);
+        ceiling.flops > 0 && !row.name.empty() && ns > least)
+      ceiling.flops = std::max(ceiling.flops, 1e9 * row.flops / ns);
   // Each level by what it alone would let an op do: one that runs in a cache says nothing of
   // memory.
   Ceiling level{0, 0, ceiling.caches};
   for (CacheCeiling& cache : level.caches) cache.bytes = 0;
   auto raise = [&](double& rate, double& of_level) {
     of_level = rate;
-    double all = 0, faster = 1;
+    double faster = 1;
     const auto rows = rows_by_op(ledger, level);
-    for (const LedgerRow& row : rows) all += static_cast<double>(row.ns);
+    const double all = time_of(rows);
     for (const LedgerRow& row : rows)
       if (const auto ns = static_cast<double>(row.ns); ns > kSome * all)
         faster = std::max(faster, row.limit_ns / ns);

@@ -1,6 +1,6 @@
 // The loss head, a chunk of rows at a time. Logits are written once and read once: what the softmax
-// needs of a strip of them is taken while it is in cache, and they become their own gradient where
-// the two products with it are made.
+// needs of a strip of them is taken while it is in cache, where they become their exponentials, and
+// these become the gradient where the two products with it are made.
 #include "cpu/gemm.h"
 #include "cpu/kernel.h"
 #include "cpu/packed_gemm.h"
@@ -52,7 +52,7 @@ struct Sizes {
 
 int64_t workspace_bytes(const OpSite& site) {
   const Sizes s(site);
-  return (s.logits() + s.stats() + s.shares() + s.rows + s.factor_count() + s.N) *
+  return (s.logits() + s.stats() + s.shares() + 2 * s.rows + s.factor_count() + s.N) *
          static_cast<int64_t>(sizeof(float));
 }
 
@@ -63,17 +63,20 @@ Lanes tail(const float* z, int64_t n, float rest) {
   return last;
 }
 
-// The maximum of z, the sum of e^(z - maximum) and, unless null, the total of z.
-void strip_stats(const float* z, int64_t n, float* top, float* sum, float* total) {
+// The maximum of z, the sum of e^(z - maximum), which takes the place of z, and, unless null, the
+// total of z.
+void strip_stats(float* z, int64_t n, float* top, float* sum, float* total) {
   const int64_t whole = n / kLanes * kLanes;
   const Lanes rest = tail(z + whole, n - whole, kMinusInfinity);
   float last[kLanes];
   store(last, rest);
   *top = row_max(last, kLanes, row_max(z, whole, kMinusInfinity));
   Lanes sums = exp_lanes(rest - *top), totals = tail(z + whole, n - whole, 0.0f);
+  std::memcpy(z + whole, &sums, static_cast<size_t>(n - whole) * sizeof(float));
   for (int64_t v = 0; v < whole; v += kLanes) {
-    const Lanes at = load<Lanes>(z + v);
-    sums += exp_lanes(at - *top);
+    const Lanes at = load<Lanes>(z + v), power = exp_lanes(at - *top);
+    store(z + v, power);
+    sums += power;
     totals += at;
   }
   const auto add = [](Lanes a, Lanes b) { return a + b; };
@@ -81,13 +84,10 @@ void strip_stats(const float* z, int64_t n, float* top, float* sum, float* total
   if (total) *total = across(totals, add);
 }
 
-// z = scale (e^(z - lse) - off).
-void turn(float* z, int64_t n, float lse, float scale, float off) {
-  const int64_t whole = n / kLanes * kLanes;
-  for (int64_t v = 0; v < whole; v += kLanes)
-    store(z + v, scale * (exp_lanes(load<Lanes>(z + v) - lse) - off));
-  const Lanes last = scale * (exp_lanes(tail(z + whole, n - whole, kMinusInfinity) - lse) - off);
-  std::memcpy(z + whole, &last, static_cast<size_t>(n - whole) * sizeof(float));
+// z = slope z + shift.
+void turn(float* z, int64_t n, float slope, float shift) {
+#pragma omp simd
+  for (int64_t v = 0; v < n; ++v) z[v] = slope * z[v] + shift;
 }
 
 struct Head : Sizes {
@@ -110,13 +110,14 @@ struct Head : Sizes {
         totals(smooth() ? sums + rows * strips : nullptr),
         share(tops + stats()),
         lse(share + shares()),
-        factors(lse + rows),
+        wanted(lse + rows),
+        factors(wanted + rows),
         losses(factors + factor_count()) {}
 
   // Whether the row's target is none of the columns.
   bool ignored(int64_t row) const { return targets[row] < 0 || targets[row] >= V; }
 
-  // Logits of rows [begin, begin + R), and lse and loss of each.
+  // Exponentials of the logits of rows [begin, begin + R), and lse and loss of each row.
   void forward(int64_t begin, int64_t R) const {
     // Rows are cut only where there are too few strips for the threads: each cut copies W again.
     const int64_t cut = piece_size(R, pieces(2 * parallel_width(), strips), kPackedRows),
@@ -126,9 +127,12 @@ struct Head : Sizes {
       const int64_t i0 = task % cuts * cut, i1 = std::min(R, i0 + cut);
       multiply({i1 - i0, n, D, x + (begin + i0) * D, D, false, w + v * D, D, true, z + i0 * V + v,
                 V, false});
-      for (int64_t i = i0; i < i1; ++i)
+      for (int64_t i = i0; i < i1; ++i) {
+        const int64_t target = targets[begin + i] - v;
+        if (target >= 0 && target < n) wanted[i] = z[i * V + v + target];
         strip_stats(z + i * V + v, n, tops + i * strips + strip, sums + i * strips + strip,
                     totals ? totals + i * strips + strip : nullptr);
+      }
     });
     parallel_ranges(R, 64, [&](int64_t i0, int64_t i1) { finish_rows(begin, i0, i1); });
   }
@@ -149,7 +153,7 @@ struct Head : Sizes {
       lse[i] = top + std::log(sum);
       float total = 0;
       for (int64_t j = 0; j < strips && totals; ++j) total += totals[i * strips + j];
-      losses[begin + i] = lse[i] - wanted_logit(label, z[i * V + targets[begin + i]], total);
+      losses[begin + i] = lse[i] - wanted_logit(label, wanted[i], total);
       if (copy) mix_row(begin + i, -losses[begin + i], factors + i);
     }
   }
@@ -178,8 +182,9 @@ struct Head : Sizes {
     dmasses[row] = mass < kFloor ? 0.0f : -scale * std::exp(copied - log_all) / mass;
   }
 
-  // Columns [v, v + n) of the logits of rows [i0, i1) of the chunk become their gradient.
-  void turn_logits(int64_t begin, int64_t i0, int64_t i1, int64_t v, int64_t n) const {
+  // Columns [v, v + n), of one strip, of rows [i0, i1) of the chunk become the logits' gradient:
+  // the factor of the row times probability less label.
+  void turn_strip(int64_t begin, int64_t i0, int64_t i1, int64_t v, int64_t n) const {
     for (int64_t i = i0; i < i1; ++i) {
       float* at = z + i * V + v;
       if (ignored(begin + i)) {
@@ -187,7 +192,8 @@ struct Head : Sizes {
         continue;
       }
       const float factor = copy ? factors[i] : scale;
-      turn(at, n, lse[i], factor, static_cast<float>(label.off));
+      turn(at, n, factor * std::exp(tops[i * strips + v / kStrip] - lse[i]),
+           -factor * static_cast<float>(label.off));
       const int64_t target = targets[begin + i] - v;
       if (target >= 0 && target < n) at[target] -= factor * static_cast<float>(label.on);
     }
@@ -199,7 +205,7 @@ struct Head : Sizes {
       float* own = share + number * R * D;
       for (int64_t v = from; v < to; v += kStrip) {
         const int64_t n = std::min(kStrip, to - v);
-        turn_logits(begin, 0, R, v, n);
+        turn_strip(begin, 0, R, v, n);
         if (dw)
           multiply({n, D, R, z + v, V, true, x + begin * D, D, false, dw + v * D, D, begin > 0});
         multiply({R, D, n, z + v, V, false, w + v * D, D, false, own, D, v > from});
@@ -219,8 +225,9 @@ struct Head : Sizes {
 
   // A small vocabulary gives too few slabs to share out.
   void backward_of_few(int64_t begin, int64_t R) const {
-    parallel_ranges(R, std::max<int64_t>(1, 8192 / V),
-                    [&](int64_t i0, int64_t i1) { turn_logits(begin, i0, i1, 0, V); });
+    parallel_ranges(R, std::max<int64_t>(1, 8192 / V), [&](int64_t i0, int64_t i1) {
+      for (int64_t v = 0; v < V; v += kStrip) turn_strip(begin, i0, i1, v, std::min(kStrip, V - v));
+    });
     const GemmChoice choice{bf16 ? GemmEntry::bf16 : GemmEntry::packed, {}};
     gemm({R, D, V}, choice, z, w, dx + begin * D);
     if (dw) gemm({V, D, R, true, false}, choice, z, x + begin * D, dw, begin > 0 ? 1.0f : 0.0f);
@@ -233,7 +240,7 @@ struct Head : Sizes {
   float *dx, *dw;
   const float *gates, *masses;
   float *dgates, *dmasses;
-  float *z, *tops, *sums, *totals, *share, *lse;
+  float *z, *tops, *sums, *totals, *share, *lse, *wanted;
   float *factors, *losses;  // of the gradient of a row's logits, with `copy`; of all rows
 };
 
