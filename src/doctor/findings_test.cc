@@ -56,6 +56,30 @@ TEST(FindingsTest, ALargerBatchLeavesValidationAsItWas) {
   EXPECT_EQ(with_same_validation(s, {"runtime.threads=0"}).size(), 1u);
 }
 
+// 32 bits are usual on a CPU: nothing is wrong with them, but what multiplies faster is tried.
+TEST(FindingsTest, AFasterPrecisionIsAFaultOnADeviceAndAChoiceOnACpu) {
+  auto profile = half_validation();
+  profile["budget_seconds"] = {{"forward", 1.0}, {"backward", 1.0}};
+  profile["validation"]["every_updates"] = 0.0;
+  profile["ops"] = {{{"name", "matmul"}, {"seconds", 1.0}}};
+  Settings s;
+  for (const std::string precision : {"fp32", "bf16"})
+    for (const bool on_host : {true, false}) {
+      s.precision = precision;
+      const Situation situation{.settings = s,
+                                .profile = profile,
+                                .on_host = on_host,
+                                .batching = "windows",
+                                .saving = "",
+                                .fast_precision = "bf16"};
+      const std::vector<Finding> found = examine(situation);
+      EXPECT_EQ(found.size(), precision == "fp32" && !on_host ? 1u : 0u);
+      const std::vector<Remedy> tried = remedies_of(found, situation);
+      ASSERT_EQ(tried.size(), precision == "fp32" ? 1u : 0u);
+      if (!tried.empty()) EXPECT_EQ(tried[0].overrides, Overrides{"training.precision=bf16"});
+    }
+}
+
 TEST(FindingsTest, ADeviceThatStandsStillBetweenUpdatesIsGivenMoreOfThem) {
   auto profile = half_validation();
   profile["budget_seconds"] = {{"forward", 0.5}, {"backward", 1.0}, {"idle_launch", 0.5}};
