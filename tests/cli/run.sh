@@ -266,7 +266,7 @@ refused "tokenizing beside the step" 2 'no step waits for it' 'remedy:' -- train
 refused "validation behind the loop" 2 'training.eval_every' 'remedy:' -- train "${small[@]}" training.validate_after_training=true
 refused "a second forward pass" 2 'one forward pass' 'remedy:' -- train "${small[@]}" training.double_forward=true
 refused "tune --time-budget" 2 '--time-budget' '90s, 5m, 1h' -- tune "${small[@]}" --time-budget soon
-refused "doctor of what does not fit" 3 'remedy:' -- doctor "${small[@]}" --memory 1KB
+refused "doctor of what does not fit" 3 'remedy:' -- doctor "${small[@]}" --memory 1KB --allow-busy
 
 run plan good.yaml --json --why
 is_json "$work/out" && grep -q '"kernel"' "$work/out"
