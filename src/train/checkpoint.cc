@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "core/text.h"
 #include "io/safetensors.h"
@@ -52,7 +53,7 @@ std::vector<std::string> state_leaves(const Plan& step) {
 }
 
 std::vector<float> StateTensor::values() const {
-  std::vector<float> all(static_cast<size_t>(numel));
+  std::vector<float> all(static_cast<size_t>(shape.numel()));
   read(0, all);
   return all;
 }
@@ -60,7 +61,7 @@ std::vector<float> StateTensor::values() const {
 std::map<std::string, StateTensor> state_tensors(const Session& session, const Plan& step) {
   std::map<std::string, StateTensor> tensors;
   for (const std::string& leaf : state_leaves(step))
-    tensors[leaf] = {session.type(leaf).numel(),
+    tensors[leaf] = {session.type(leaf).shape,
                      [&session, leaf](int64_t begin, std::span<float> out) {
                        session.read_part<float>(leaf, begin, out);
                      }};
@@ -72,9 +73,10 @@ namespace {
 TensorToWrite as_it_stands(std::string name, std::vector<int64_t> shape,
                            const StateTensor& tensor) {
   return {std::move(name), "F32", std::move(shape), {}, [&tensor](const TensorToWrite::Put& put) {
-            std::vector<float> piece(static_cast<size_t>(std::min(tensor.numel, kPiece)));
-            for (int64_t begin = 0; begin < tensor.numel; begin += kPiece) {
-              const auto count = static_cast<size_t>(std::min(kPiece, tensor.numel - begin));
+            const int64_t numel = tensor.shape.numel();
+            std::vector<float> piece(static_cast<size_t>(std::min(numel, kPiece)));
+            for (int64_t begin = 0; begin < numel; begin += kPiece) {
+              const auto count = static_cast<size_t>(std::min(kPiece, numel - begin));
               const auto part = std::span(piece).first(count);
               tensor.read(begin, part);
               put(std::as_bytes(part));
@@ -93,12 +95,12 @@ FileDigest flush(OutputFile& file) {
 void write_checkpoint_files(const fs::path& folder, const CheckpointContent& content,
                             const Model& model, std::map<std::string, FileDigest>* digests,
                             const std::function<void()>& state_read) {
-  std::map<std::string, Shape> shapes;
+  std::set<std::string> names;
   std::vector<TensorToWrite> list;
   const auto parameters = model.parameters();
   const bool additions = has_adapters(model);  // alone: what they add to stands elsewhere
   for (const Parameter& p : parameters) {
-    shapes[p.name] = p.shape;
+    names.insert(p.name);
     if (additions && !p.adapter) continue;
     const auto average = content.tensors.find(kAverage + p.name);
     const StateTensor& tensor =
@@ -123,14 +125,11 @@ void write_checkpoint_files(const fs::path& folder, const CheckpointContent& con
 
   list.clear();
   for (const auto& [name, tensor] : content.tensors) {
-    const bool parameter = shapes.contains(name);
+    const bool parameter = names.contains(name);
     if (name.starts_with(kAverage)) continue;
     if (parameter && !content.tensors.contains(kAverage + name)) continue;  // is in the model
-    // "m.layers.0.norm1.weight" is shaped like its parameter.
-    const auto shape = shapes.find(parameter ? name : name.substr(name.find('.') + 1));
-    MR_CHECK(shape != shapes.end(), "{} belongs to no parameter", name);
     list.push_back(as_it_stands(parameter ? kMaster + name : name,
-                                {shape->second.begin(), shape->second.end()}, tensor));
+                                {tensor.shape.begin(), tensor.shape.end()}, tensor));
   }
   OutputFile moments(folder / "optimizer.safetensors", OutputFile::Mode::truncate);
   write_safetensors(moments, list, {{"format", "millrace"}});
@@ -256,7 +255,7 @@ fs::path CheckpointStore::commit(const CheckpointContent& content, const Model& 
     }
     int64_t needed = 1 << 16;
     for (const auto& [name, tensor] : content.tensors)
-      needed += tensor.numel * static_cast<int64_t>(sizeof(float));
+      needed += tensor.shape.numel() * static_cast<int64_t>(sizeof(float));
     ErrorFields fields = error.fields();
     const fs::space_info space = fs::space(folder_, ignored);
     fields.what = fmt::format("checkpoint-{} was not saved: {}", step, fields.what);

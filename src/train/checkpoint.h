@@ -33,7 +33,7 @@ namespace millrace {
 
 // A tensor of the state, read piece by piece where it stands: no copy of the state is ever made.
 struct StateTensor {
-  int64_t numel = 0;
+  Shape shape;
   std::function<void(int64_t begin, std::span<float> out)> read;
 
   std::vector<float> values() const;

@@ -18,6 +18,8 @@
 #include "io/safetensors.h"
 #include "tests/crash/record.h"
 #include "tests/model/small_family.h"
+#include "tests/parity/cuda_device.h"
+#include "tests/program.h"
 #include "train/checkpoint.h"
 #include "train/run_folder.h"
 
@@ -28,6 +30,7 @@ using Json = nlohmann::json;
 
 constexpr int kSteps = 36;
 const char* const kConfig = R"(run_name: r
+device: cpu
 model: {d_model: 16, num_layers: 2, num_heads: 2, dropout: 0.1}
 data: {train: builtin:grammar, grammar_chars: 6000, sampling: sequential}
 training: {batch_size: 4, max_length: 24, max_steps: 36, log_interval: 2, eval_every: 5,
@@ -39,7 +42,7 @@ sample: {length: 0}
 class Process {
  public:
   Process(const fs::path& folder, const std::vector<std::string>& arguments) {
-    std::vector<std::string> words{MILLRACE_BINARY};
+    std::vector<std::string> words{program_under_test()};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& w : words) argv.push_back(w.data());
@@ -117,7 +120,7 @@ Outcome outcome_of(const fs::path& run, int steps = kSteps) {
     for (const auto& [key, value] : row.items())
       if (key != "time" && key != "elapsed_s" && !key.starts_with("time/") &&
           !key.starts_with("throughput/") && key != "eval/runtime_s" &&
-          key != "memory/host_rss_bytes")
+          !key.starts_with("device/") && key != "memory/host_rss_bytes")
         kept[key] = value;
     o.metrics.push_back(kept);
   }
@@ -282,18 +285,41 @@ TEST_F(CrashTest, KillMinusNine) {
                   done.kills, done.in_save, done.completed));
 }
 
+struct FamilyCase {
+  std::string family, precision;  // "": on the CPU
+  std::string name() const { return precision.empty() ? family : family + "_cuda_" + precision; }
+};
+std::vector<FamilyCase> family_cases() {
+  std::vector<FamilyCase> cases;
+  for (const std::string& family : model_families()) {
+    cases.push_back({family, ""});
+    if (!test_device().backend) continue;
+    for (const char* precision : {"bf16", "fp16"}) cases.push_back({family, precision});
+  }
+  return cases;
+}
+
 // Every family, and what validation writes where a model reads pairs.
-class FamilyCrashTest : public CrashTest, public testing::WithParamInterface<std::string> {
+class FamilyCrashTest : public CrashTest, public testing::WithParamInterface<FamilyCase> {
  protected:
+  const std::string& family() const { return GetParam().family; }
+  bool on_device() const { return !GetParam().precision.empty(); }
+  std::string where() const { return on_device() ? " on CUDA in " + GetParam().precision : ""; }
+
   void write_config() override {
     std::string config = kConfig;
     auto replace = [&](const std::string& old, const std::string& by) {
       ASSERT_NE(config.find(old), config.npos) << old;
       config.replace(config.find(old), old.size(), by);
     };
+    if (on_device()) {
+      replace("device: cpu", "device: cuda");
+      replace("{batch_size: 4",
+              fmt::format("{{precision: {}, batch_size: 4", GetParam().precision));
+    }
     replace("{d_model: 16, num_layers: 2, num_heads: 2, dropout: 0.1}",
-            fmt::format("{{type: {}, {}}}", GetParam(), small_keys(GetParam(), 16, 0.1)));
-    if (make_model(GetParam())->takes().pairs) {
+            fmt::format("{{type: {}, {}}}", family(), small_keys(family(), 16, 0.1)));
+    if (make_model(family())->takes().pairs) {
       std::ofstream sources(folder_ / "sources.txt"), targets(folder_ / "targets.txt");
       for (int i = 0; i < 120; ++i) {
         sources << "the" << (i % 3 == 0 ? " old" : "") << " number " << i << " is here\n";
@@ -304,7 +330,7 @@ class FamilyCrashTest : public CrashTest, public testing::WithParamInterface<std
       replace("ema_decay: 0.9", "ema_decay: 0.9, eval_texts: 7, eval_beam: 2");
       replace("{every: 2}", "{every: 2, metric: eval/chrf}");
     }
-    if (make_model(GetParam())->takes().states) {
+    if (make_model(family())->takes().states) {
       std::ofstream paths(folder_ / "paths.txt");
       for (int frame = 0; frame < 30; ++frame)
         for (int agent = 0; agent < 40; ++agent)
@@ -312,40 +338,41 @@ class FamilyCrashTest : public CrashTest, public testing::WithParamInterface<std
                 << 0.01 * frame * frame + agent << ' ' << agent % 4 - 1 << '\n';
       replace("{train: builtin:grammar, grammar_chars: 6000, sampling: sequential}",
               "{train: paths.txt, format: trajectories, class_column: 5}");
-      replace("{type: " + GetParam(), "{classes: 3, type: " + GetParam());
+      replace("{type: " + family(), "{classes: 3, type: " + family());
       replace("{every: 2}", "{every: 2, metric: eval/ade}");
     }
     std::ofstream(folder_ / "c.yaml") << config;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Model, FamilyCrashTest, testing::ValuesIn(model_families()),
-                         [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(Model, FamilyCrashTest, testing::ValuesIn(family_cases()),
+                         [](const auto& tested) { return tested.param.name(); });
 
-TEST_P(FamilyCrashTest, SaveAndReloadAfterEveryStep) {
+TEST_P(FamilyCrashTest, SaveAndReload) {
   const bool writes = std::any_of(reference_.metrics.begin(), reference_.metrics.end(),
                                   [](const Json& row) { return row.contains("eval/chrf"); });
-  EXPECT_EQ(writes, make_model(GetParam())->takes().pairs);
+  EXPECT_EQ(writes, make_model(family())->takes().pairs);
+  const int steps = on_device() ? 6 : 1;  // a device takes long to open
   int sittings = 0, code = 0;
   do {
     std::vector<std::string> words = resume_words();
-    words.push_back("runtime.stop_after=1");
+    words.push_back(fmt::format("runtime.stop_after={}", steps));
     Process p(folder_, words);
     code = p.wait();
     ++sittings;
   } while (code == 75 && sittings <= kSteps);
   ASSERT_EQ(code, 0) << read_file(folder_ / "err");
-  EXPECT_EQ(sittings, kSteps);
+  EXPECT_EQ(sittings, kSteps / steps);
   expect_same_as_uninterrupted();
-  record(fmt::format("{} saved and reloaded after every step, threads 1, 2, 4 mixed: the same bits",
-                     GetParam()),
-         sittings, fmt::format("{} sittings of one step, bit-equal", sittings));
+  record(fmt::format("{}{} saved and reloaded after every {}, threads 1, 2, 4 mixed: the same bits",
+                     family(), where(), steps == 1 ? "step" : fmt::format("{} steps", steps)),
+         sittings, fmt::format("{} sittings, bit-equal", sittings));
 }
 
 TEST_P(FamilyCrashTest, KillMinusNine) {
-  const Kills done = kill_and_resume(full_counts() ? 200 : 20, /*aim=*/false);
+  const Kills done = kill_and_resume(on_device() ? 4 : full_counts() ? 200 : 20, /*aim=*/false);
   record(
-      fmt::format("kill -9 of {} at random moments: final weights, moments and metrics bit-equal",
-                  GetParam()),
+      fmt::format("kill -9 of {}{} at random moments: final weights, moments and metrics bit-equal",
+                  family(), where()),
       done.kills,
       fmt::format("{} kills; {} runs completed, all bit-equal", done.kills, done.completed));
 }

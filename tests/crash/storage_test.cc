@@ -26,7 +26,7 @@ class StorageTest : public testing::Test {
     CheckpointContent s;
     for (const Parameter& p : tiny_.model->parameters())
       for (const char* slot : {"", "m.", "v."})
-        s.tensors[slot + p.name] = {p.shape.numel(), [step](int64_t, std::span<float> out) {
+        s.tensors[slot + p.name] = {p.shape, [step](int64_t, std::span<float> out) {
                                       std::fill(out.begin(), out.end(), static_cast<float>(step));
                                     }};
     s.texts["config.json"] = tiny_.model->external_config();

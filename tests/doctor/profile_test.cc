@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/byte_stream.h"
+#include "tests/program.h"
 
 namespace millrace {
 namespace {
@@ -32,7 +33,7 @@ class ProfileCommand : public testing::Test {
         "training.max_length=64 "
         "training.max_steps=1000 training.max_eval_batches=4 training.eval_context=16 {2} > "
         "{0}/out.json 2> {0}/err.txt",
-        folder_.string(), MILLRACE_BINARY, words, name);
+        folder_.string(), program_under_test(), words, name);
     EXPECT_EQ(std::system(command.c_str()), 0) << text("err.txt");
     return nlohmann::json::parse(text("out.json"));
   }
