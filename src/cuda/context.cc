@@ -5,45 +5,11 @@
 #include <cctype>
 #include <cstring>
 
+#include "cuda/run_time_compiler.h"
+
 namespace millrace::cuda {
 
-extern const char* const kDeviceHeader;  // the text of cuda/device.cuh, put here by the build
-
 namespace {
-
-// NVRTC has the CUDA language built in but not the 16-bit types, and a user need not have the
-// toolkit's headers: these two have what device.cuh asks of them.
-constexpr const char* kBf16Header = R"(#pragma once
-struct __nv_bfloat16 {
-  unsigned short bits;
-};
-__device__ __forceinline__ float __bfloat162float(__nv_bfloat16 x) {
-  return __uint_as_float((unsigned)x.bits << 16);
-}
-__device__ __forceinline__ __nv_bfloat16 __float2bfloat16_rn(float x) {
-  __nv_bfloat16 y;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
-}
-)";
-constexpr const char* kFp16Header = R"(#pragma once
-struct __half {
-  unsigned short bits;
-};
-__device__ __forceinline__ float __half2float(__half x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
-__device__ __forceinline__ __half __float2half_rn(float x) {
-  __half y;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
-}
-#ifndef INFINITY
-#define INFINITY __int_as_float(0x7f800000)
-#endif
-)";
 
 [[noreturn]] void fail(const std::string& library, const std::string& said, const char* call) {
   throw Error({.what = fmt::format("{}: {}", library, said), .where = call});
@@ -130,41 +96,6 @@ fs::path choices_file(const Device& device) {
   return cuda_cache() / id;
 }
 
-// --- compiling
-
-constexpr std::array<const char*, 3> kHeaderNames = {"cuda/device.cuh", "cuda_bf16.h",
-                                                     "cuda_fp16.h"};
-std::array<const char*, 3> header_texts() { return {kDeviceHeader, kBf16Header, kFp16Header}; }
-
-std::string compile(const std::string& source, const std::string& name,
-                    const std::string& architecture) {
-  const std::string file = name + ".cu", target = "--gpu-architecture=" + architecture;
-  const std::array<const char*, 3> options = {target.c_str(), "--std=c++17", "--fmad=true"};
-  const auto headers = header_texts();
-  nvrtcProgram raw = nullptr;
-  MR_CUDA(nvrtcCreateProgram(&raw, source.c_str(), file.c_str(), static_cast<int>(headers.size()),
-                             headers.data(), kHeaderNames.data()));
-  auto destroy = [](nvrtcProgram program) { nvrtcDestroyProgram(&program); };
-  const std::unique_ptr<std::remove_pointer_t<nvrtcProgram>, decltype(destroy)> program(raw,
-                                                                                        destroy);
-  if (const nvrtcResult result =
-          nvrtcCompileProgram(raw, static_cast<int>(options.size()), options.data());
-      result != NVRTC_SUCCESS) {
-    size_t bytes = 0;
-    MR_CUDA(nvrtcGetProgramLogSize(raw, &bytes));
-    std::string log(bytes, '\0');
-    MR_CUDA(nvrtcGetProgramLog(raw, log.data()));
-    throw Error({.what = fmt::format("NVRTC: {}", nvrtcGetErrorString(result)),
-                 .where = fmt::format("{} for {}", file, architecture),
-                 .got = log.c_str()});
-  }
-  size_t bytes = 0;
-  MR_CUDA(nvrtcGetCUBINSize(raw, &bytes));
-  std::string cubin(bytes, '\0');
-  MR_CUDA(nvrtcGetCUBIN(raw, cubin.data()));
-  return cubin;
-}
-
 // A compiled program is kept with its digest behind it: a driver is no place to try damaged ones.
 constexpr size_t kDigestBytes = 32;
 
@@ -219,11 +150,6 @@ void check(cudnnStatus_t status, const char* call) {
   fail("cuDNN", fmt::format("{}: {}", cudnnGetErrorString(status), said.data()), call);
 }
 
-void check(nvrtcResult status, const char* call) {
-  if (status == NVRTC_SUCCESS) return;
-  fail("NVRTC", nvrtcGetErrorString(status), call);
-}
-
 DeviceBytes::DeviceBytes(int64_t bytes) {
   if (bytes > 0) MR_CUDA(cudaMalloc(&data_, static_cast<size_t>(bytes)));
 }
@@ -276,11 +202,8 @@ cudnnHandle_t Context::cudnn() {
 
 cudaKernel_t Context::compiled(const std::string& source, const std::string& name) {
   const std::string architecture = fmt::format("sm_{}", device_.sm);
-  int major = 0, minor = 0;
-  MR_CUDA(nvrtcVersion(&major, &minor));
-  std::string all = fmt::format("{} {} nvrtc {}.{}\n", name, architecture, major, minor);
-  for (const char* header : header_texts()) all += header;
-  const std::string key = digest_of(all + source).xxh3;
+  const std::string key =
+      digest_of(fmt::format("{} {} {}{}", name, architecture, run_time_compiler(), source)).xxh3;
   if (const auto found = compiled_.find(key); found != compiled_.end()) return found->second.second;
 
   const fs::path file = cuda_cache() / (key + ".cubin");
@@ -288,7 +211,7 @@ cudaKernel_t Context::compiled(const std::string& source, const std::string& nam
   const std::string kept = read_kept(file);
   if (kept.empty() || load(kept, &library) != cudaSuccess) {
     cudaGetLastError();
-    const std::string cubin = compile(source, name, architecture);
+    const std::string cubin = compile_program(source, name, architecture);
     MR_CUDA(load(cubin, &library));
     keep(file, cubin);
   }

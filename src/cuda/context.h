@@ -4,7 +4,6 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
-#include <nvrtc.h>
 
 #include <algorithm>
 #include <map>
@@ -23,7 +22,6 @@ namespace millrace::cuda {
 void check(cudaError_t status, const char* call);
 void check(cublasStatus_t status, const char* call);
 void check(cudnnStatus_t status, const char* call);
-void check(nvrtcResult status, const char* call);
 #define MR_CUDA(call) ::millrace::cuda::check((call), #call)
 
 struct Device {

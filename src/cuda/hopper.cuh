@@ -7,13 +7,11 @@
 
 #include <cstdint>
 
+#include "cuda/async_copy.cuh"
+
 namespace millrace::cuda {
 
 constexpr int kWarpgroup = 128;
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 // --- barriers: a phase is over when `count` threads have arrived and all expected bytes too
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "cuda/async_copy.cuh"
 #include "cuda/device.cuh"
 #include "cuda/with_type.cuh"
 #include "ops/attention_decoder_cuda.h"
@@ -97,16 +98,12 @@ __global__ void __launch_bounds__(kThreads)
   to[at] = number;
 }
 
-__device__ __forceinline__ void copy_async(void* shared, const void* from, int bytes) {
-  for (int at = 16 * threadIdx.x; at < bytes; at += 16 * kThreads) {
-    const unsigned to = (unsigned)__cvta_generic_to_shared(static_cast<char*>(shared) + at);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to),
-                 "l"(static_cast<const char*>(from) + at)
-                 : "memory");
-  }
+__device__ __forceinline__ void copy_by_block(void* shared, const void* from, int bytes) {
+  for (int at = 16 * threadIdx.x; at < bytes; at += 16 * kThreads)
+    copy_async<16>(static_cast<char*>(shared) + at, static_cast<const char*>(from) + at);
 }
-__device__ __forceinline__ void wait_async() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+__device__ __forceinline__ void wait_for_block() {
+  wait_all_copies();
   __syncthreads();
 }
 
@@ -140,9 +137,9 @@ __device__ float panel_product(const float* state, const T* panel, int depth, ch
     const int n = min(kDepth, depth - k0), state_bytes = n * kRows * (int)sizeof(float);
     const float4* rows = reinterpret_cast<const float4*>(shared);
     const T* columns = reinterpret_cast<const T*>(shared + state_bytes);
-    copy_async(shared, state + (Int)k0 * kRows, state_bytes);
-    copy_async(shared + state_bytes, panel + (Int)k0 * kColumns, n * kColumns * (int)sizeof(T));
-    wait_async();
+    copy_by_block(shared, state + (Int)k0 * kRows, state_bytes);
+    copy_by_block(shared + state_bytes, panel + (Int)k0 * kColumns, n * kColumns * (int)sizeof(T));
+    wait_for_block();
 #pragma unroll 4
     for (int k = slice; k < n; k += kSlices) {
       const float4 left = rows[k * kQuads + quad];

@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "cuda/async_copy.cuh"
 #include "cuda/device.cuh"
 #include "ops/attention_cuda.cuh"
 #include "ops/attention_cuda.h"
@@ -21,32 +22,6 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 static_assert(kWarpRows == 16 && kThreads == 2 * kTile);
 
 // --- the instructions
-
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-// Copies kBytes to shared memory without waiting, or zeros when there is nothing to copy.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* to, const void* from, bool inside) {
-  const int bytes = inside ? kBytes : 0;
-  if constexpr (kBytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Until all but the last kGroups groups of this thread's copies are there.
-template <int kGroups>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
-}
 
 struct Fragment {
   unsigned word[4];

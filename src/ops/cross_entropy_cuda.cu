@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kResidentBlocks)
   constexpr int kCount = Pack<T>::kCount;
   __shared__ float shared[kGroupShared];
   __shared__ double losses[kWarps];
-  RowGroup<true> group(warps, shared);
+  RowGroup<GroupKind::lone> group(warps, shared);
   const int thread = group.thread(), threads = group.threads();
   const Int step = group.row_step();
   Int row = group.first_row();
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kResidentBlocks)
     cross_entropy_grad_rows(CrossEntropyBackward of, Int rows, Int classes, int warps) {
   constexpr int kCount = Pack<T>::kCount;
   __shared__ float shared[kGroupShared];
-  const RowGroup<true> group(warps, shared);
+  const RowGroup<GroupKind::lone> group(warps, shared);
   const int thread = group.thread(), threads = group.threads();
   const Int step = group.row_step();
   Int row = group.first_row();
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kResidentBlocks)
       continue;
     }
     if (edge >= 0) {
-      const float y = row_exp<T>(to_float(x[edge]) - lse) - of.label.off;
+      const float y = exp_for<T>(to_float(x[edge]) - lse) - of.label.off;
       dx[edge] = from_float<T>(factor * (edge == target ? y - of.label.on : y));
     }
     for (Int first = thread; first < span.packs; first += kAtOnce * threads) {
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kResidentBlocks)
 #pragma unroll
         for (int k = 0; k < kCount; ++k)
           pack.value[k] =
-              row_exp<T>(to_float(reinterpret_cast<const T*>(&raw[u])[k]) - lse) - of.label.off;
+              exp_for<T>(to_float(reinterpret_cast<const T*>(&raw[u])[k]) - lse) - of.label.off;
         if (target >= at && target < at + kCount) {
 #pragma unroll
           for (int k = 0; k < kCount; ++k)

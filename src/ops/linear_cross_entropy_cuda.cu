@@ -3,6 +3,7 @@
 // too long for that are read twice.
 #include <cuda_runtime.h>
 
+#include "cuda/async_copy.cuh"
 #include "cuda/device.cuh"
 #include "cuda/with_type.cuh"
 #include "ops/linear_cross_entropy.h"
@@ -16,19 +17,12 @@ constexpr int kBlockThreads = 512;
 constexpr int kKeptPieces = 4;  // of 16 bytes in a thread's registers
 constexpr int kSumThreads = 1024;
 
-// Halves are rounded far more coarsely than the fast function errs.
-__device__ __forceinline__ float exp_for(float x, float) { return expf(x); }
-__device__ __forceinline__ float exp_for(float x, __nv_bfloat16) { return __expf(x); }
-__device__ __forceinline__ float exp_for(float x, __half) { return __expf(x); }
-
 // 16 bytes of logits as they are stored.
 template <typename T>
 struct Raw {
   static constexpr int kCount = 16 / sizeof(T);
   uint4 bits;
-  __device__ __forceinline__ float value(int i) const {
-    return to_float(reinterpret_cast<const T*>(&bits)[i]);
-  }
+  __device__ __forceinline__ void get(float (&value)[kCount]) const { unpack<T>(bits, value); }
   __device__ __forceinline__ void set(int i, float x) {
     reinterpret_cast<T*>(&bits)[i] = from_float<T>(x);
   }
@@ -60,23 +54,51 @@ __device__ __forceinline__ void load_pieces(Raw<T> (&raw)[kPieces], const T* row
   }
 }
 
+__device__ __forceinline__ unsigned max_of_words(unsigned a, unsigned b, __nv_bfloat16) {
+  const __nv_bfloat162 top = __hmax2(*reinterpret_cast<const __nv_bfloat162*>(&a),
+                                     *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const unsigned*>(&top);
+}
+__device__ __forceinline__ unsigned max_of_words(unsigned a, unsigned b, __half) {
+  const __half2 top =
+      __hmax2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const unsigned*>(&top);
+}
+__device__ __forceinline__ unsigned max_of_words(unsigned a, unsigned b, float) {
+  return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+}
+
 template <typename T, int kPieces>
 __device__ __forceinline__ float max_of(const Raw<T> (&raw)[kPieces]) {
-  float top = -INFINITY;
+  uint4 top = raw[0].bits;
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i)
-#pragma unroll
-    for (int k = 0; k < Raw<T>::kCount; ++k) top = fmaxf(top, raw[i].value(k));
-  return top;
+  for (int i = 1; i < kPieces; ++i) {
+    top.x = max_of_words(top.x, raw[i].bits.x, T{});
+    top.y = max_of_words(top.y, raw[i].bits.y, T{});
+    top.z = max_of_words(top.z, raw[i].bits.z, T{});
+    top.w = max_of_words(top.w, raw[i].bits.w, T{});
+  }
+  const unsigned one =
+      max_of_words(max_of_words(top.x, top.y, T{}), max_of_words(top.z, top.w, T{}), T{});
+  if constexpr (sizeof(T) == 4) {
+    return __uint_as_float(one);
+  } else {
+    const float2 two = floats_of<T>(one);
+    return fmaxf(two.x, two.y);
+  }
 }
 
 template <typename T, int kPieces>
 __device__ __forceinline__ float exp_sum(const Raw<T> (&raw)[kPieces], float top) {
+  const ExpFrom<T> exp_from(top);
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i)
+  for (int i = 0; i < kPieces; ++i) {
+    float value[Raw<T>::kCount];
+    raw[i].get(value);
 #pragma unroll
-    for (int k = 0; k < Raw<T>::kCount; ++k) sum += exp_for(raw[i].value(k) - top, T{});
+    for (const float x : value) sum += exp_from(x);
+  }
   return sum;
 }
 
@@ -87,28 +109,33 @@ __device__ __forceinline__ float total_of(const Raw<T> (&raw)[kPieces], int firs
   constexpr int kCount = Raw<T>::kCount;
   float total = 0;
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i)
+  for (int i = 0; i < kPieces; ++i) {
+    float value[kCount];
+    raw[i].get(value);
 #pragma unroll
     for (int k = 0; k < kCount; ++k)
-      if ((first + i * step) * kCount + k < columns) total += raw[i].value(k);
+      if ((first + i * step) * kCount + k < columns) total += value[k];
+  }
   return total;
 }
 
 // d loss / d logits = scale (softmax - what the target's distribution has). What stands behind the
 // columns in the last piece meets weights of zero, or nothing.
 template <HeadForm kForm, typename T, int kPieces>
-__device__ __forceinline__ void store_gradient(Raw<T> (&raw)[kPieces], T* row, int first, int step,
-                                               int pieces, float top, float sum, float scale,
-                                               LabelFloats label, int target) {
+__device__ __forceinline__ void store_gradient(const Raw<T> (&raw)[kPieces], T* row, int first,
+                                               int step, int pieces, float top, float sum,
+                                               float scale, LabelFloats label, int target) {
   constexpr int kCount = Raw<T>::kCount;
   const float factor = scale / sum;
+  const ExpFrom<T> exp_from(top);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int piece = first + i * step;
     if (piece >= pieces) continue;
     float gradient[kCount];
+    raw[i].get(gradient);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) gradient[k] = factor * exp_for(raw[i].value(k) - top, T{});
+    for (float& x : gradient) x = factor * exp_from(x);
     if constexpr (kForm == HeadForm::smooth) {
 #pragma unroll
       for (int k = 0; k < kCount; ++k) gradient[k] -= scale * label.off;
@@ -119,9 +146,7 @@ __device__ __forceinline__ void store_gradient(Raw<T> (&raw)[kPieces], T* row, i
         if (piece * kCount + k == target)
           gradient[k] -= kForm == HeadForm::smooth ? scale * label.on : scale;
     }
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) raw[i].set(k, gradient[k]);
-    *reinterpret_cast<uint4*>(row + piece * kCount) = raw[i].bits;
+    *reinterpret_cast<uint4*>(row + piece * kCount) = packed<T>(gradient);
   }
 }
 
@@ -246,11 +271,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
   T* const row = rows.logits + number * rows.stride;
   const float at_target = to_float(row[target]);
   for (int piece = thread; piece < pieces; piece += kBlockThreads)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                 :
-                 : "r"((unsigned)__cvta_generic_to_shared(kept + piece)), "l"(row + piece * kCount)
-                 : "memory");
-  asm volatile("cp.async.wait_all;" ::: "memory");
+    copy_async<16>(kept + piece, row + piece * kCount);
+  wait_all_copies();
   if (thread == (pieces - 1) % kBlockThreads) {
     Raw<T> raw{kept[pieces - 1]};
 #pragma unroll
@@ -277,7 +299,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) shared_rows(Rows<T> rows) {
       finish_row<true, kForm>(rows, number, top, sum, total, at_target, thread == 0);
 #pragma unroll 4
   for (int piece = thread; piece < pieces; piece += kBlockThreads) {
-    Raw<T> raw[1] = {{kept[piece]}};
+    const Raw<T> raw[1] = {{kept[piece]}};
     store_gradient<kForm>(raw, row, piece, 0, pieces, top, sum, scale, rows.label, target);
   }
 }
@@ -300,14 +322,14 @@ __global__ void __launch_bounds__(kBlockThreads) long_rows(Rows<T> rows) {
     const float next = fmaxf(top, max_of(raw));
     // Against 0 while there is nothing but -inf: a difference of two of them would be NaN.
     const float base = next > -INFINITY ? next : 0.0f;
-    sum = sum * exp_for(top - base, T{}) + exp_sum(raw, base);
+    sum = sum * exp_for<T>(top - base) + exp_sum(raw, base);
     if constexpr (kForm == HeadForm::smooth)
       total += total_of(raw, first, kBlockThreads, rows.columns);
     top = next;
   }
   const float own_top = top;
   top = block_max(top, shared);
-  sum = block_sum(sum * exp_for(own_top - top, T{}), shared);
+  sum = block_sum(sum * exp_for<T>(own_top - top), shared);
   if constexpr (kForm == HeadForm::smooth) total = block_sum(total, shared);
   const float scale =
       finish_row<kGradients, kForm>(rows, number, top, sum, total, at_target, thread == 0);

@@ -23,20 +23,27 @@ inline RowGrid row_grid(const RowPlan& plan, int64_t rows, int multiprocessors) 
 
 constexpr int kGroupShared = 4 * kRowWarps;  // floats: two turns of two values a warp
 
-// kLone: a group of several warps has its block to itself. Otherwise each group has a barrier of
-// its own, which reserves all sixteen of a block: for kernels of few resident blocks.
-template <bool kLone>
+enum class GroupKind {
+  one_warp,  // what is known beforehand
+  lone,      // a group of several warps has its block to itself
+  several,   // each has a barrier of its own, which reserves all sixteen of a block: for kernels of
+             // few resident blocks
+};
+
+template <GroupKind kKind>
 class RowGroup {
  public:
   __device__ __forceinline__ RowGroup(int warps, float* shared)
-      : warps_(warps),
-        index_(threadIdx.x / (warps * kWarp)),
-        thread_(threadIdx.x % (warps * kWarp)),
-        shared_(shared + 2 * warps * index_) {}
+      : warps_(kKind == GroupKind::one_warp ? 1 : warps),
+        index_(threadIdx.x / threads()),
+        thread_(threadIdx.x % threads()),
+        shared_(shared + 2 * warps_ * index_) {}
 
   __device__ __forceinline__ int index() const { return index_; }    // in the block
   __device__ __forceinline__ int thread() const { return thread_; }  // in the group
-  __device__ __forceinline__ int threads() const { return warps_ * kWarp; }
+  __device__ __forceinline__ int threads() const {
+    return kKind == GroupKind::one_warp ? kWarp : warps_ * kWarp;
+  }
   __device__ __forceinline__ int groups() const { return blockDim.x / threads(); }
   __device__ __forceinline__ Int first_row() const {
     return static_cast<Int>(blockIdx.x) * groups() + index_;
@@ -48,7 +55,7 @@ class RowGroup {
   __device__ __forceinline__ void sum(float (&value)[kCount]) {
 #pragma unroll
     for (int n = 0; n < kCount; ++n) value[n] = warp_sum(value[n]);
-    if (warps_ == 1) return;
+    if (kKind == GroupKind::one_warp || warps_ == 1) return;
     const float* all = exchange(value);
 #pragma unroll
     for (int n = 0; n < kCount; ++n) value[n] = 0.0f;
@@ -64,7 +71,7 @@ class RowGroup {
   }
   __device__ __forceinline__ float max(float x) {
     float value[1] = {warp_max(x)};
-    if (warps_ == 1) return value[0];
+    if (kKind == GroupKind::one_warp || warps_ == 1) return value[0];
     const float* all = exchange(value);
     for (int w = 0; w < warps_; ++w) value[0] = fmaxf(value[0], all[2 * w]);
     return value[0];
@@ -82,7 +89,7 @@ class RowGroup {
 #pragma unroll
       for (int n = 0; n < kCount; ++n) place[2 * (thread_ / kWarp) + n] = value[n];
     }
-    if constexpr (kLone) {
+    if constexpr (kKind == GroupKind::lone) {
       __syncthreads();
     } else {
       __syncwarp();
@@ -101,11 +108,9 @@ class RowGroup {
 template <typename T, int kWidth>
 using Piece = std::conditional_t<kWidth == 1, T, uint4>;
 
-template <typename T, int kWidth>
-__device__ __forceinline__ void unpack(const Piece<T, kWidth>& piece, float (&value)[kWidth]) {
-  const T* raw = reinterpret_cast<const T*>(&piece);
-#pragma unroll
-  for (int k = 0; k < kWidth; ++k) value[k] = to_float(raw[k]);
+template <typename T>
+__device__ __forceinline__ void unpack(const T& piece, float (&value)[1]) {
+  value[0] = to_float(piece);
 }
 
 // A thread's part of a row: pieces that stand a group's width apart.
@@ -139,11 +144,10 @@ struct RowPart {
 
 template <typename T, int kWidth>
 __device__ __forceinline__ void store_piece(T* p, const float (&value)[kWidth]) {
-  Piece<T, kWidth> piece;
-  T* raw = reinterpret_cast<T*>(&piece);
-#pragma unroll
-  for (int k = 0; k < kWidth; ++k) raw[k] = from_float<T>(value[k]);
-  *reinterpret_cast<Piece<T, kWidth>*>(p) = piece;
+  if constexpr (kWidth == 1)
+    *p = from_float<T>(value[0]);
+  else
+    *reinterpret_cast<uint4*>(p) = packed<T>(value);
 }
 
 template <int kWidth>
@@ -163,19 +167,6 @@ __device__ __forceinline__ void load_floats(const float* p, float (&value)[kWidt
   }
 }
 
-// e^x of a difference of numbers that are stored as T: for halves the quick one, whose relative
-// error |x| 2^-24 + 2^-22 is far below theirs.
-template <typename T>
-__device__ __forceinline__ float row_exp(float x) {
-  if constexpr (sizeof(T) == 4) {
-    return expf(x);
-  } else {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
-    return y;
-  }
-}
-
 // Sum of e^(x - largest), corrected when a larger number comes (Milakov & Gimelshein, arXiv
 // 1805.02867).
 template <typename T>
@@ -190,7 +181,7 @@ struct OnlineSum {
     const float shift = shift_by(top);
     float part = 0;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) part += row_exp<T>(x[k] - shift);
+    for (int k = 0; k < kCount; ++k) part += exp_for<T>(x[k] - shift);
     sum = sum * expf(largest - shift) + part;
     largest = top;
   }

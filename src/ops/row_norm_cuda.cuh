@@ -1,8 +1,10 @@
 // layer_norm (kCentred) and rms_norm (not) on a GPU, all memory-bound. Forward: a row is read once.
 // Backward: blocks stay and walk the rows; one pass over x and dy makes dx and, column by column in
-// registers, the block's part of dweight and dbias, which a second kernel adds up in order. Rows
-// too long for registers are read again instead.
+// registers, the block's part of dweight and dbias, which a second kernel adds up in order. Where
+// these sums leave few registers for a row, the next ones wait in shared memory. Rows too long for
+// that are read again instead.
 #pragma once
+#include "cuda/async_copy.cuh"
 #include "ops/row_math_cuda.cuh"
 #include "ops/row_norm_cuda.h"
 
@@ -12,7 +14,7 @@ template <bool kCentred, typename T, int kWidth, int kPieces>
 __global__ void __launch_bounds__(kRowThreads, row_blocks(kWidth* kPieces))
     norm_rows(NormForward of, Int rows, int length, int warps) {
   __shared__ float shared[kGroupShared];
-  RowGroup<true> group(warps, shared);
+  RowGroup<GroupKind::lone> group(warps, shared);
   using Part = RowPart<T, kWidth, kPieces>;
   const T* x = static_cast<const T*>(of.x);
   T* y = static_cast<T*>(of.y);
@@ -108,60 +110,169 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-template <int kCells>
-constexpr int kBackwardColumns = backward_warps(kCells) * kWarp* kCells;
+// A thread's parts of the rows of x, dy and, where there is one, the residual: one row that is
+// computed with, and what follows on its way. Both kinds are called in the same order: first, then
+// for every row turn, read, again, read, done. `at` is where a row begins.
 
-template <bool kCentred, bool kSummed, typename T, int kWidth, int kPieces>
+// In registers; the next row.
+template <typename T, int kWidth, int kPieces, typename Group>
+class RowsInRegisters {
+ public:
+  __device__ __forceinline__ RowsInRegisters(const NormBackward& of, int length, const Group& group,
+                                             uint4*)
+      : of_(of), length_(length), group_(group) {}
+  __device__ __forceinline__ void first(bool there, Int at, bool, Int) {
+    if (there) load(next_, at);
+  }
+  __device__ __forceinline__ void turn(Int at, bool more, Int next_at) {
+    now_[0] = next_[0];
+    now_[1] = next_[1];
+    if (of_.residual != nullptr)
+      now_[2].load(static_cast<const T*>(of_.residual) + at, length_, group_);
+    if (more) load(next_, next_at);
+  }
+  __device__ __forceinline__ void read(int matrix, int p, float (&value)[kWidth]) const {
+    unpack<T>(now_[matrix].piece[p], value);
+  }
+  __device__ __forceinline__ void again() {
+    now_[0].forget_unpacked();
+    now_[1].forget_unpacked();
+  }
+  __device__ __forceinline__ void done(bool, Int) {}
+
+ private:
+  using Part = RowPart<T, kWidth, kPieces>;
+  __device__ __forceinline__ void load(Part (&to)[2], Int at) const {
+    to[0].load(static_cast<const T*>(of_.x) + at, length_, group_);
+    to[1].load(static_cast<const T*>(of_.dy) + at, length_, group_);
+  }
+
+  const NormBackward& of_;
+  int length_;
+  const Group& group_;
+  Part now_[3], next_[2] = {};
+};
+
+// In shared memory; the next two rows. A thread brings what it reads, so none waits for another.
+template <typename T, int kWidth, int kPieces, typename Group>
+class RowsInShared {
+ public:
+  static_assert(kWidth * sizeof(T) == 16);
+  __device__ __forceinline__ RowsInShared(const NormBackward& of, int length, const Group& group,
+                                          uint4* shared)
+      : of_(of),
+        length_(length),
+        group_(group),
+        place_(shared + threadIdx.x),
+        slot_((of.residual ? 3 : 2) * kPieces * static_cast<int>(blockDim.x)) {}
+  __device__ __forceinline__ void first(bool there, Int at, bool more, Int next_at) {
+    bring(there, at);
+    turned_ ^= 1;
+    bring(more, next_at);
+    turned_ ^= 1;
+  }
+  __device__ __forceinline__ void turn(Int, bool, Int) { wait_copies<1>(); }
+  __device__ __forceinline__ void read(int matrix, int p, float (&value)[kWidth]) const {
+    const uint4 bits = *place(matrix, p);
+    unpack<T>(bits, value);
+  }
+  __device__ __forceinline__ void again() {}
+  __device__ __forceinline__ void done(bool more, Int second_next_at) {
+    bring(more, second_next_at);
+    turned_ ^= 1;
+  }
+
+ private:
+  using Part = RowPart<T, kWidth, kPieces>;
+  // One group of copies, also of nothing.
+  __device__ __forceinline__ void bring(bool there, Int at) {
+    if (there) {
+      bring(of_.x, 0, at);
+      bring(of_.dy, 1, at);
+      if (of_.residual != nullptr) bring(of_.residual, 2, at);
+    }
+    commit_copies();
+  }
+  __device__ __forceinline__ void bring(const void* from, int matrix, Int at) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p)
+      if (const int column = Part::column(p, group_); column < length_)
+        copy_async<16>(place(matrix, p), static_cast<const T*>(from) + at + column);
+  }
+  __device__ __forceinline__ uint4* place(int matrix, int p) const {
+    return place_ + turned_ * slot_ + (matrix * kPieces + p) * static_cast<int>(blockDim.x);
+  }
+
+  const NormBackward& of_;
+  int length_;
+  const Group& group_;
+  uint4* place_;
+  int slot_, turned_ = 0;
+};
+
+template <bool kCentred, bool kSummed, GroupKind kKind, typename T, int kWidth, int kPieces>
 __global__ void __launch_bounds__(backward_warps(kWidth* kPieces) * kWarp,
                                   backward_blocks(kWidth* kPieces))
     norm_backward_rows(NormBackward of, Int rows, int length, int warps) {
   constexpr int kSums = kCentred ? 2 : 1, kTotals = kSums + kSummed;
-  __shared__ float shared[kGroupShared];
-  __shared__ float columns[kBackwardColumns<kWidth * kPieces>];  // [groups, length]
-  RowGroup<false> group(warps, shared);
+  constexpr bool kInShared = backward_in_shared(kWidth * kPieces);
+  __shared__ float exchanged[kGroupShared];
+  extern __shared__ uint4 shared[];
+  using Group = RowGroup<kKind>;
   using Part = RowPart<T, kWidth, kPieces>;
-  const T *x = static_cast<const T*>(of.x), *dy = static_cast<const T*>(of.dy);
-  const T* residual = static_cast<const T*>(of.residual);
-  T* dx = static_cast<T*>(of.dx);
+  Group group(warps, exchanged);
+  std::conditional_t<kInShared, RowsInShared<T, kWidth, kPieces, Group>,
+                     RowsInRegisters<T, kWidth, kPieces, Group>>
+      ahead(of, length, group, shared);
 
-  const Int step = group.row_step();
-  Int row = group.first_row();
-  Part next_x = {}, next_dy = {};
+  const Int step = group.row_step(), hop = step * length;
+  Int row = group.first_row(), at = row * length;
   float next_mean = 0, next_rstd = 0;
-  const auto load_next = [&](Int at) {
-    next_x.load(x + at * length, length, group);
-    next_dy.load(dy + at * length, length, group);
-    if (kCentred) next_mean = of.mean[at];
-    next_rstd = of.rstd[at];
+  const auto load_next = [&](Int next) {
+    if (next >= rows) return;
+    if (kCentred) next_mean = of.mean[next];
+    next_rstd = of.rstd[next];
   };
-  if (row < rows) load_next(row);
+  ahead.first(row < rows, at, row + step < rows, at + hop);
+  load_next(row);
 
   // Cells behind the end of the row have weight 0 and dy 0: they add nothing.
-  float weight[kPieces][kWidth] = {};
-  float total[kTotals][kPieces][kWidth] = {};  // of dy xhat, of dy, of dx
+  float kept[kInShared ? 1 : kPieces][kWidth] = {};
+  if constexpr (!kInShared) {
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p)
-    if (const int at = Part::column(p, group); at < length) load_floats(of.weight + at, weight[p]);
+    for (int p = 0; p < kPieces; ++p)
+      if (const int column = Part::column(p, group); column < length)
+        load_floats(of.weight + column, kept[p]);
+  }
+  const auto weight_of = [&](int p, float(&weight)[kWidth]) {
+    if constexpr (kInShared) {
+      load_floats(of.weight + Part::column(p, group), weight);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) weight[k] = kept[p][k];
+    }
+  };
 
+  float total[kTotals][kPieces][kWidth] = {};  // of dy xhat, of dy, of dx
   const float inverse = 1.0f / static_cast<float>(length);
-  for (; row < rows; row += step) {
-    Part now_x = next_x, now_dy = next_dy;
+  for (; row < rows; row += step, at += hop) {
     const float mean = next_mean, rstd = next_rstd;
-    Part now_residual;
-    if (residual != nullptr) now_residual.load(residual + row * length, length, group);
-    if (row + step < rows) load_next(row + step);
+    ahead.turn(at, row + step < rows, at + hop);
+    load_next(row + step);
 
-    float sum[kSums] = {};  // of dy weight xhat, of dy weight
+    float sum[kSums] = {};  // of dy weight (x - mean), of dy weight
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
-      float from_x[kWidth], from_dy[kWidth];
-      unpack<T>(now_x.piece[p], from_x);
-      unpack<T>(now_dy.piece[p], from_dy);
+      if (kInShared && Part::column(p, group) >= length) continue;
+      float from_x[kWidth], from_dy[kWidth], weight[kWidth];
+      ahead.read(0, p, from_x);
+      ahead.read(1, p, from_dy);
+      weight_of(p, weight);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        const float xhat = (from_x[k] - mean) * rstd, dxhat = from_dy[k] * weight[p][k];
-        sum[0] += dxhat * xhat;
-        total[0][p][k] += from_dy[k] * xhat;
+        const float centred = from_x[k] - mean, dxhat = from_dy[k] * weight[k];
+        sum[0] += dxhat * centred;
+        total[0][p][k] += from_dy[k] * rstd * centred;
         if constexpr (kCentred) {
           sum[1] += dxhat;
           total[1][p][k] += from_dy[k];
@@ -169,24 +280,25 @@ __global__ void __launch_bounds__(backward_warps(kWidth* kPieces) * kWarp,
       }
     }
     group.sum(sum);
-    now_x.forget_unpacked();
-    now_dy.forget_unpacked();
-    const float slope = sum[0] * inverse, shift = kCentred ? sum[kSums - 1] * inverse : 0.0f;
+    ahead.again();
+    const float slope = sum[0] * inverse * rstd * rstd * rstd;
+    const float shift = kCentred ? sum[kSums - 1] * inverse * rstd : 0.0f;
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
-      const int at = Part::column(p, group);
-      if (at >= length) continue;
-      float from_x[kWidth], from_dy[kWidth], result[kWidth];
-      unpack<T>(now_x.piece[p], from_x);
-      unpack<T>(now_dy.piece[p], from_dy);
+      const int column = Part::column(p, group);
+      if (column >= length) continue;
+      float from_x[kWidth], from_dy[kWidth], weight[kWidth], result[kWidth];
+      ahead.read(0, p, from_x);
+      ahead.read(1, p, from_dy);
+      weight_of(p, weight);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        const float xhat = (from_x[k] - mean) * rstd;
-        result[k] = rstd * (from_dy[k] * weight[p][k] - shift - xhat * slope);
+        const float dxhat = from_dy[k] * weight[k];
+        result[k] = dxhat * rstd - shift - (from_x[k] - mean) * slope;
       }
-      if (residual != nullptr) {
+      if (of.residual != nullptr) {
         float more[kWidth];
-        unpack<T>(now_residual.piece[p], more);
+        ahead.read(2, p, more);
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) result[k] += more[k];
       }
@@ -194,21 +306,25 @@ __global__ void __launch_bounds__(backward_warps(kWidth* kPieces) * kWarp,
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) total[kSums][p][k] += result[k];
       }
-      store_piece(dx + row * length + at, result);
+      store_piece(static_cast<T*>(of.dx) + at + column, result);
     }
+    ahead.done(row + 2 * step < rows, at + 2 * hop);
   }
 
+  // Nothing is on its way any more: behind the last row only empty groups of copies are.
+  float* const columns = reinterpret_cast<float*>(shared);  // [groups, length]
   const int groups = group.groups();
 #pragma unroll
   for (int s = 0; s < kTotals; ++s) {
     float* partial = of.partial + (static_cast<Int>(blockIdx.x) * kTotals + s) * length;
     float* place = groups == 1 ? partial : columns + group.index() * length;
+    __syncthreads();
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
-      const int at = Part::column(p, group);
-      if (at >= length) continue;
+      const int column = Part::column(p, group);
+      if (column >= length) continue;
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) place[at + k] = total[s][p][k];
+      for (int k = 0; k < kWidth; ++k) place[column + k] = total[s][p][k];
     }
     if (groups == 1) continue;
     __syncthreads();
@@ -217,7 +333,6 @@ __global__ void __launch_bounds__(backward_warps(kWidth* kPieces) * kWarp,
       for (int g = 0; g < groups; ++g) of_block += columns[g * length + j];
       partial[j] = of_block;
     }
-    __syncthreads();
   }
 }
 
@@ -317,9 +432,19 @@ struct NormLaunch {
     static void run(const RowPlan& plan, const NormRows& rows, const NormBackward& of,
                     cudaStream_t stream) {
       const RowGrid grid = norm_backward_grid(rows);
-      norm_backward_rows<kCentred, kSummed, T, kWidth, kPieces>
-          <<<static_cast<unsigned>(grid.blocks), grid.threads, 0, stream>>>(
-              of, rows.rows, static_cast<int>(rows.length), plan.warps);
+      const int ahead = backward_in_shared(kWidth * kPieces)
+                            ? 2 * (of.residual ? 3 : 2) * kPieces * 16 * grid.threads
+                            : 0;
+      const int columns = grid.threads / kWarp / plan.warps * static_cast<int>(rows.length) * 4;
+      const auto kernel =
+          plan.warps == 1
+              ? norm_backward_rows<kCentred, kSummed, GroupKind::one_warp, T, kWidth, kPieces>
+              : norm_backward_rows<kCentred, kSummed, GroupKind::several, T, kWidth, kPieces>;
+      const int bytes = std::max(ahead, columns);
+      // What is wrong with it the launch says as well.
+      (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      kernel<<<static_cast<unsigned>(grid.blocks), grid.threads, bytes, stream>>>(
+          of, rows.rows, static_cast<int>(rows.length), plan.warps);
     }
   };
   template <typename T>

@@ -30,18 +30,25 @@ struct NormBackward {
 };
 
 // As many warps as the registers of a multiprocessor hold without spills, in few blocks: each
-// leaves a partial sum of the parameter gradients.
-constexpr int kBackwardWarps = 12;  // of a block at most
-constexpr int backward_warps(int cells) { return cells <= 8 ? 10 : kBackwardWarps; }
-constexpr int backward_blocks(int cells) { return cells <= 8 ? 2 : 1; }  // resident
+// leaves a partial sum of the parameter gradients. From 17 numbers of a row on a thread has no
+// registers for the next row; shared memory of every device has room for two rows of eight warps.
+constexpr int kBackwardWarps = 8;  // of a row at most
+constexpr bool backward_in_shared(int cells) { return cells > 16; }
+constexpr int backward_warps(int cells) {  // of a block at most
+  return backward_in_shared(cells) ? kBackwardWarps : cells > 8 ? 12 : 10;
+}
+constexpr int backward_blocks(int cells) { return cells > 8 && cells <= 16 ? 1 : 2; }  // resident
 
 // The order of the additions over rows, and with it the last bits, depends on rows, length, type
 // and multiprocessors, and on nothing else.
 inline RowGrid norm_backward_grid(const NormRows& of) {
   const RowPlan plan = plan_rows(of.dtype, of.length, kBackwardWarps);
   if (plan.warps == 0) return long_row_grid(of.rows, of.multiprocessors);
-  const int warps = backward_warps(plan.cells());
-  return grid_of(plan.warps, of.rows, warps, warps * backward_blocks(plan.cells()),
+  // Few rows: rather some on every multiprocessor than full blocks on some of them.
+  const int most = backward_warps(plan.cells());
+  const int64_t rows = (of.rows + of.multiprocessors - 1) / of.multiprocessors;
+  const int warps = static_cast<int>(std::clamp<int64_t>(rows * plan.warps, 1, most));
+  return grid_of(plan.warps, of.rows, warps, most * backward_blocks(plan.cells()),
                  of.multiprocessors);
 }
 

@@ -19,7 +19,7 @@ template <typename T, int kWidth, int kPieces>
 __global__ void __launch_bounds__(kRowThreads, row_blocks(kWidth* kPieces))
     softmax_rows(const T* x, T* y, Int rows, int length, Int queries, int warps) {
   __shared__ float shared[kGroupShared];
-  RowGroup<true> group(warps, shared);
+  RowGroup<GroupKind::lone> group(warps, shared);
   using Part = RowPart<T, kWidth, kPieces>;
   const Int step = group.row_step();
   Int row = group.first_row();
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kRowThreads, row_blocks(kWidth* kPieces))
       const int at = Part::column(p, group);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        value[p][k] = at + k < seen ? row_exp<T>(value[p][k] - largest) : 0.0f;
+        value[p][k] = at + k < seen ? exp_for<T>(value[p][k] - largest) : 0.0f;
         sum += value[p][k];
       }
     }
@@ -72,7 +72,7 @@ template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
     softmax_long_rows(const T* x, T* y, Int rows, Int length, Int queries) {
   __shared__ float shared[kGroupShared];
-  RowGroup<true> group(kRowWarps, shared);
+  RowGroup<GroupKind::lone> group(kRowWarps, shared);
   for (Int row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* from = x + row * length;
     T* to = y + row * length;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll 4
     for (Int at = threadIdx.x; at < length; at += kRowThreads)
       to[at] =
-          from_float<T>(at < seen ? row_exp<T>(to_float(from[at]) - total.largest) * factor : 0.0f);
+          from_float<T>(at < seen ? exp_for<T>(to_float(from[at]) - total.largest) * factor : 0.0f);
   }
 }
 
@@ -100,7 +100,7 @@ template <typename T, int kWidth, int kPieces>
 __global__ void __launch_bounds__(kRowThreads, row_blocks(kWidth* kPieces))
     softmax_grad_rows(const T* y, const T* dy, T* dx, Int rows, int length, int warps) {
   __shared__ float shared[kGroupShared];
-  RowGroup<true> group(warps, shared);
+  RowGroup<GroupKind::lone> group(warps, shared);
   using Part = RowPart<T, kWidth, kPieces>;
   const Int step = group.row_step();
   Int row = group.first_row();
