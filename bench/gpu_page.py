@@ -125,7 +125,7 @@ What context and libraries take is measured by a run and remembered for the next
 ## Where the time goes
 
 By op, of an update; "at the limit" is each node at the ceiling of its arithmetic or of its bytes, whichever takes longer. Small nodes are far from it: a launch takes 2 to 3 µs.
-Nodes that run beside others are timed alone, and all are scaled to the time of the step.
+Nodes that run beside others are timed alone, and all are scaled to the time of the step. {record.get('note', '')}
 
 {accounts(models | pointers)}
 """

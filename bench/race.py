@@ -577,6 +577,7 @@ def main():
     parser.add_argument("--start", action="store_true", help="only the time from start to first step, cold and warm")
     parser.add_argument("--continue", dest="go_on", action="store_true", help="only what the results of this commit and machine lack yet")
     parser.add_argument("--no-peers", action="store_true", help="only Millrace")
+    parser.add_argument("--peers", help="only these peers, with commas: torch-compile, …; for a first look, and with --start")
     args = parser.parse_args()
     if args.suite not in SUITES:
         fail(f"bench/run: unknown suite '{args.suite}'; known: {', '.join(SUITES)}, data, beam")
@@ -599,7 +600,7 @@ def main():
     rows, starts, faults = [], {}, []
     path = ROOT / "bench" / "results" / f"{args.suite}-{slug(machine(device))}.json"
     args.go_on = args.go_on or args.start  # beside the race that is there
-    if (args.only and not args.go_on) or args.quick or args.no_peers:
+    if (args.only and not args.go_on) or args.quick or args.no_peers or (args.peers and not args.start):
         path = ROOT / "build" / f"bench-{args.suite}.json"  # parts and first looks do not replace a whole race
     record = {"suite": args.suite, "machine": machine(device), "command": "bench/run " + " ".join(sys.argv[1:]), "commit": commit(),
               "date": datetime.date.today().isoformat(), "peers": versions, "rows": rows, "starts": starts}
@@ -623,7 +624,7 @@ def main():
             entrants = PEERS[model][1][device] if versions else ()
             if entrants and row.device == "cpu" and row.precision == "bf16":
                 entrants = (*entrants, *MEDIUM)
-            entrants = [how for how in entrants if how not in suite[name].get("without", ())]
+            entrants = [how for how in entrants if how not in suite[name].get("without", ()) and (not args.peers or how in args.peers.split(","))]
             if args.start:
                 starts[name] = show_starts(row, entrants)
                 keep()

@@ -183,10 +183,10 @@ std::string ledger_report(const TrainResult& result, const Ceiling& ceiling) {
     s += fmt::format("\n  {:<28} {:>9} {:>7} {:>11} {:>9}{}\n", title, "time", "share", "GFLOP/s",
                      "GB/s", ceiling.flops > 0 ? "  of limit" : "");
     auto line = [&](const LedgerRow& row) {
-      const double seconds = static_cast<double>(row.ns) * 1e-9;
+      const auto ns = static_cast<double>(row.ns), alone = static_cast<double>(row.alone_ns);
       s += fmt::format("  {:<28} {:>9} {:>5.1f} % {:>11.1f} {:>9.1f}", row.name,
-                       human_seconds(seconds), 100 * static_cast<double>(row.ns) / total,
-                       row.flops / seconds * 1e-9, row.bytes / seconds * 1e-9);
+                       human_seconds(1e-9 * ns), 100 * ns / total, row.flops / alone,
+                       row.bytes / alone);
       s += ceiling.flops > 0
                ? fmt::format("  {:>6.1f} %\n", 100 * row.limit_ns / static_cast<double>(row.ns))
                : "\n";

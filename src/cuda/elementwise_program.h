@@ -4,31 +4,11 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "core/dtype.h"
-#include "graph/expression.h"
+#include "cuda/elementwise_source.h"
 
 namespace millrace::cuda {
 
 class Context;
-
-// How an operand relates to the elements of a result (the rules are those of ops/elementwise.h).
-struct Operand {
-  enum class Kind : uint8_t { full, scalar, suffix, prefix, random_key };
-  DType dtype = DType::f32;
-  Kind kind = Kind::full;
-  int64_t period = 1;  // suffix: element i reads i % period; prefix: i / period
-};
-
-// The text of the kernel `elementwise` for results of `count` elements. Sizes are its arguments:
-// programs that differ only in them share it, as long as they are of the same kind (a period that
-// whole groups of elements divide, a count that 32 bits hold).
-std::string elementwise_source(const Expression& e, std::span<const Operand> in,
-                               std::span<const DType> out, int64_t count);
 
 class ElementwiseProgram {
  public:

@@ -180,6 +180,7 @@ class CudaExecutable : public Executable, private Joinable {
   void account(Ledger& ledger, int64_t begin_ns, int64_t ns, std::span<int64_t> phase_ns) override {
     if (share_.empty()) share_.assign(steps_.size(), 1 / static_cast<double>(steps_.size()));
     NodeTimes& times = ledger.times_of(plan_);
+    times.alone_ns.resize(times.ns.size());
     ++times.runs;
     // One node behind the other, each as long as its share, also those that run beside others.
     int64_t at = begin_ns;
@@ -191,6 +192,8 @@ class CudaExecutable : public Executable, private Joinable {
                               phase_name(plan_.graph[id].phase), plan_.graph.path(id)});
       at += taken;
       times.ns[static_cast<size_t>(id)] += taken;
+      times.alone_ns[static_cast<size_t>(id)] +=
+          std::max(taken, static_cast<int64_t>(all_alone_ns_ * share_[i]));
       phase_ns[static_cast<size_t>(plan_.graph[id].phase)] += taken;
     }
   }
@@ -247,6 +250,7 @@ class CudaExecutable : public Executable, private Joinable {
     for (size_t i = 0; i < steps_.size(); ++i)
       total += share_[i] = static_cast<double>(after_[i + 1].ns_since(after_[i]));
     for (double& s : share_) s /= std::max(total, 1.0);
+    all_alone_ns_ = total;
   }
 
   void replay(Captured& captured, bool profiled) {
@@ -294,7 +298,8 @@ class CudaExecutable : public Executable, private Joinable {
   std::deque<Run> pending_;
   std::array<int64_t, 3> banked_{};  // of runs that were settled to make room
   std::vector<Event> after_;         // of a profiled run: its start, then behind every node
-  std::vector<double> share_;        // per step, of the last profiled run
+  std::vector<double> share_;        // per step, of the last profiled run,
+  double all_alone_ns_ = 0;          // which took so long: one step behind the other
   size_t timed_ = 0;
   int64_t runs_ = 0, next_profile_ = 0;
   std::string note_;

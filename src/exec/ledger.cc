@@ -19,7 +19,7 @@ std::string_view owner_name(Owner owner) {
 NodeTimes& Ledger::times_of(const Plan& plan) {
   for (NodeTimes& t : times_)
     if (t.plan == &plan) return t;
-  times_.push_back({&plan, std::vector<int64_t>(plan.graph.nodes.size(), 0), 0});
+  times_.push_back({&plan, std::vector<int64_t>(plan.graph.nodes.size(), 0), {}, 0});
   return times_.back();
 }
 
@@ -68,6 +68,7 @@ Ledger Ledger::since(const Ledger& earlier) const {
     NodeTimes& now = part.times_of(*was.plan);
     now.runs -= was.runs;
     for (size_t n = 0; n < was.ns.size(); ++n) now.ns[n] -= was.ns[n];
+    for (size_t n = 0; n < was.alone_ns.size(); ++n) now.alone_ns[n] -= was.alone_ns[n];
   }
   return part;
 }
@@ -97,13 +98,18 @@ std::vector<LedgerRow> group(const Ledger& ledger, const Ceiling& ceiling, Key k
       const Cost cost = t.plan->graph.cost(t.plan->graph[id]);
       const auto runs = static_cast<double>(t.runs);
       LedgerRow& row = rows[key(*t.plan, id)];
-      row.ns += t.ns[static_cast<size_t>(id)];
+      const int64_t ns = t.ns[static_cast<size_t>(id)],
+                    alone_ns = t.alone_ns.empty() ? ns : t.alone_ns[static_cast<size_t>(id)];
+      row.ns += ns;
+      row.alone_ns += alone_ns;
       row.nodes += 1;
       row.runs = std::max(row.runs, t.runs);
       row.started += t.runs;
       row.flops += cost.flops * runs;
       row.bytes += cost.bytes * runs;
-      row.limit_ns += 1e9 * runs * limit_seconds(cost, ceiling);
+      const double overlaps =
+          alone_ns > 0 ? static_cast<double>(ns) / static_cast<double>(alone_ns) : 1;
+      row.limit_ns += 1e9 * runs * limit_seconds(cost, ceiling) * overlaps;
     }
   std::vector<LedgerRow> list;
   for (auto& [name, row] : rows) {
@@ -170,7 +176,7 @@ Ceiling raised(Ceiling ceiling, const Ledger& ledger) {
   for (const LedgerRow& row : products)
     if (const auto ns = static_cast<double>(row.ns);
         ceiling.flops > 0 && !row.name.empty() && ns > least)
-      ceiling.flops = std::max(ceiling.flops, 1e9 * row.flops / ns);
+      ceiling.flops = std::max(ceiling.flops, 1e9 * row.flops / static_cast<double>(row.alone_ns));
   // Each level by what it alone would let an op do: one that runs in a cache says nothing of
   // memory.
   Ceiling level{0, 0, ceiling.caches};
@@ -209,6 +215,7 @@ std::vector<LedgerRow> join_small(std::vector<LedgerRow> rows, double least_ns) 
   std::erase_if(rows, [&](const LedgerRow& row) {
     if (static_cast<double>(row.ns) >= least_ns) return false;
     small.ns += row.ns;
+    small.alone_ns += row.alone_ns;
     small.started += row.started;
     small.flops += row.flops;
     small.bytes += row.bytes;
@@ -233,11 +240,12 @@ std::string profile_text(const Ledger& ledger, const Ceiling& ceiling) {
       "us_per_run\tnodes\truns\tlimit_us\tGFLOP/s\tGB/s\tphase\tcomponent\top"
       "\tkernel\ttypes\n";
   for (const LedgerRow& row : rows) {
-    const auto ns = static_cast<double>(std::max<int64_t>(row.ns, 1)),
+    const auto ns = static_cast<double>(row.ns),
+               alone = static_cast<double>(std::max<int64_t>(row.alone_ns, 1)),
                runs = static_cast<double>(std::max<int64_t>(row.runs, 1));
-    text +=
-        fmt::format("{:.2f}\t{}\t{}\t{:.2f}\t{:.1f}\t{:.1f}\t{}\n", 1e-3 * ns / runs, row.nodes,
-                    row.runs, 1e-3 * row.limit_ns / runs, row.flops / ns, row.bytes / ns, row.name);
+    text += fmt::format("{:.2f}\t{}\t{}\t{:.2f}\t{:.1f}\t{:.1f}\t{}\n", 1e-3 * ns / runs, row.nodes,
+                        row.runs, 1e-3 * row.limit_ns / runs, row.flops / alone, row.bytes / alone,
+                        row.name);
   }
   return text;
 }

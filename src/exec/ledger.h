@@ -42,6 +42,9 @@ std::string_view owner_name(Owner owner);
 struct NodeTimes {
   const Plan* plan = nullptr;
   std::vector<int64_t> ns;  // per node
+  // What they take with nothing beside them: on a device nodes overlap, and `ns` are their shares
+  // of what all take together. Empty: the same.
+  std::vector<int64_t> alone_ns;
   int64_t runs = 0;
 };
 
@@ -142,9 +145,12 @@ double limit_seconds(const Cost& cost, const Ceiling& ceiling);
 struct LedgerRow {
   std::string name;
   int64_t ns = 0, nodes = 0, runs = 0;
-  int64_t started = 0;  // nodes, each as often as it ran
+  int64_t started = 0;   // nodes, each as often as it ran
+  int64_t alone_ns = 0;  // what rates are of
   double flops = 0, bytes = 0;
-  double limit_ns = 0;  // each node at the ceiling of its arithmetic or of its bytes, if known
+  // Each node at the ceiling of its arithmetic or of its bytes, if known; of a node that overlaps
+  // with others so much less as `ns` is less than what it takes alone.
+  double limit_ns = 0;
 };
 std::vector<LedgerRow> rows_by_op(const Ledger& ledger, const Ceiling& ceiling = {});
 // A ceiling is the best that was seen: higher where products of this ledger, or an op that takes

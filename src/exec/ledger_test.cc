@@ -241,6 +241,15 @@ TEST(Ledger, RowsJoinLayersAndLoseNothing) {
     if (row.name == "matmul") {
       EXPECT_DOUBLE_EQ(high.flops, 1e9 * row.flops / static_cast<double>(row.ns));
     }
+  // Twice as long with nothing beside them: rates are half, and so are ceilings that they raise.
+  Ledger overlapping = ledger;
+  overlapping.times_of(plan).alone_ns = times.ns;
+  for (int64_t& ns : overlapping.times_of(plan).alone_ns) ns *= 2;
+  const Ceiling raised_less = raised({1, 1, {}}, overlapping),
+                raised_more = raised({1, 1, {}}, ledger);
+  EXPECT_DOUBLE_EQ(raised_less.flops, raised_more.flops / 2);
+  EXPECT_DOUBLE_EQ(raised_less.bytes, raised_more.bytes / 2);
+  EXPECT_EQ(rows_by_op(overlapping)[0].ns, rows_by_op(ledger)[0].ns);
   const std::string profile = profile_text(ledger, {});
   EXPECT_NE(profile.find("\t2\t3\t0.00\t"), std::string::npos) << profile;
   EXPECT_NE(profile.find("forward\tlayers.*\tmatmul\tone\tf32[2,3] f32[3,3] -> f32[2,3]\n"),
