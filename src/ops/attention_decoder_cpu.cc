@@ -44,20 +44,35 @@ inline Float tanh_of(Float x) {
   return x * p / q;
 }
 
-// tanh and its slope, without what 1 - tanh^2 loses: with r = 1 / (1 + e^2|x|) they are 1 - 2 r,
-// with the sign of x, and 4 r (1 - r). For a float and for a vector of them.
+// tanh and its slope, without what 1 - tanh^2 loses: with e = e^-2|x| they are (1 - e) / (1 + e),
+// with the sign of x, and 4 e / (1 + e)^2. The exponential is exp_of's, for which nothing is too
+// large here. For a float and for a vector of them.
 template <typename Float>
 struct Squashed {
   Float y, slope;
 };
-inline float exp_number(float x) { return vexp(x); }
-inline Lanes exp_number(Lanes x) { return exp_lanes(x); }
-template <typename Float>
-inline Squashed<Float> squash(Float x) {
-  const Float size = x < 0.0f ? -x : x, r = 1.0f / (1.0f + exp_number(2.0f * size));
-  const Float y = 1.0f - 2.0f * r;
-  return {x < 0.0f ? -y : y, 4.0f * r * (1.0f - r)};
+template <typename Integer, typename Float>
+inline Squashed<Float> squash_of(Float x) {
+  const Integer bits = std::bit_cast<Integer>(x), magnitude = bits & 0x7fffffff;
+  const Float most = Float{} + 43.0f;  // from there on 1 and 0
+  Float size = std::bit_cast<Float>(magnitude);
+  size = size > most ? most : size;
+  const Float shifted = size * -2.88539008177792681f + 12582912.0f, n = shifted - 12582912.0f;
+  const Float r = (size * -2.0f - n * 0.693359375f) + n * 2.12194440e-4f;
+  Float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  const Integer power = (std::bit_cast<Integer>(shifted) + (127 - 0x4B400000)) << 23;
+  const Float e = p * std::bit_cast<Float>(power), part = 1.0f / (1.0f + e);
+  const Float y = (1.0f - e) * part;
+  return {std::bit_cast<Float>(std::bit_cast<Integer>(y) | (bits ^ magnitude)),
+          4.0f * part * (e * part)};
 }
+inline auto squash(float x) { return squash_of<int32_t>(x); }
+inline auto squash(Lanes x) { return squash_of<Integers>(x); }
 
 // Hands out pieces of the workspace, each on a cache line of its own; without one it counts.
 class Pieces {
@@ -453,41 +468,53 @@ template <bool kCoverage>
   for (int64_t i = 0; i < p.slices; ++i) dot += p.dots[b * p.slices + i];
   for (int64_t s = 0; s < count; ++s) de[s] = a[s] * (de[s] - dot);
 
-  Lanes asked[kPlaces] = {};  // of what covers each place; the last units, fewer than a vector:
-  float asked_by_last[kPlaces] = {};
-  auto strip = [&]<typename Float>(int64_t n, Float* asked_of) {
-    const Float query = load<Float>(q + n), factor = load<Float>(v + n);
-    Float cover{}, dq_sum{}, dv_sum = load<Float>(dv + n), dwc_sum{};
-    if constexpr (kCoverage) {
-      cover = load<Float>(wc + n);
-      dwc_sum = load<Float>(dwc + n);
-    }
-    for (int64_t s = 0; s < count; ++s) {
-      Float u = load<Float>(keys + s * A + n) + query;
-      if constexpr (kCoverage) u += covered[s] * cover;
-      const Squashed<Float> at = squash(u);
-      const Float du = de[s] * factor * at.slope;
-      store(dkeys + s * A + n, load<Float>(dkeys + s * A + n) + du);
-      dq_sum += du;
-      dv_sum += de[s] * at.y;
+  std::fill_n(dq, A, 0.0f);
+  // Some places at a time, along their units: keys and dkeys are read in the order of memory, and
+  // what is asked of the coverage stays in registers.
+  auto places = [&]<int R>(std::integral_constant<int, R>, int64_t s0) {
+    Lanes asked[R] = {};  // of what covers each place; the last units, fewer than a vector:
+    float asked_by_last[R] = {};
+    auto strip = [&]<typename Float>(int64_t n, Float* asked_of) {
+      const Float query = load<Float>(q + n), factor = load<Float>(v + n);
+      Float cover{}, dq_sum = load<Float>(dq + n), dv_sum = load<Float>(dv + n), dwc_sum{};
       if constexpr (kCoverage) {
-        dwc_sum += covered[s] * du;
-        asked_of[s] += du * cover;
+        cover = load<Float>(wc + n);
+        dwc_sum = load<Float>(dwc + n);
       }
-    }
-    store(dq + n, dq_sum);
-    store(dv + n, dv_sum);
-    if constexpr (kCoverage) store(dwc + n, dwc_sum);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const int64_t s = s0 + r;
+        Float u = load<Float>(keys + s * A + n) + query;
+        if constexpr (kCoverage) u += covered[s] * cover;
+        const auto at = squash(u);
+        const Float du = de[s] * factor * at.slope;
+        store(dkeys + s * A + n, load<Float>(dkeys + s * A + n) + du);
+        dq_sum += du;
+        dv_sum += de[s] * at.y;
+        if constexpr (kCoverage) {
+          dwc_sum += covered[s] * du;
+          asked_of[r] += du * cover;
+        }
+      }
+      store(dq + n, dq_sum);
+      store(dv + n, dv_sum);
+      if constexpr (kCoverage) store(dwc + n, dwc_sum);
+    };
+    int64_t n = 0;
+    for (; n + kLanes <= A; n += kLanes) strip(n, asked);
+    for (; n < A; ++n) strip(n, asked_by_last);
+    if constexpr (kCoverage)
+      for (int r = 0; r < R; ++r) {
+        const int64_t s = s0 + r;
+        float sum = asked_by_last[r] + across(asked[r], [](Lanes x, Lanes y) { return x + y; });
+        if (doverlap && !(a[s] < covered[s])) sum += doverlap[row];
+        p.dcovered[place + s] += sum;
+      }
   };
-  int64_t n = 0;
-  for (; n + kLanes <= A; n += kLanes) strip(n, asked);
-  for (; n < A; ++n) strip(n, asked_by_last);
-  if (!kCoverage) return;
-  for (int64_t s = 0; s < count; ++s) {
-    float sum = asked_by_last[s] + across(asked[s], [](Lanes x, Lanes y) { return x + y; });
-    if (doverlap && !(a[s] < covered[s])) sum += doverlap[row];
-    p.dcovered[place + s] += sum;
-  }
+  constexpr int kAtOnce = 4;
+  int64_t s = 0;
+  for (; s + kAtOnce <= count; s += kAtOnce) places(std::integral_constant<int, kAtOnce>{}, s);
+  for (; s < count; ++s) places(std::integral_constant<int, 1>{}, s);
 }
 
 // The query's part of dh, then through the cell to dz, which is dx. dc is kept where dc0 will be.
