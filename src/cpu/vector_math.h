@@ -8,6 +8,17 @@
 
 namespace millrace::cpu {
 
+// e^r for |r| <= ln2 / 2. For a float and, in the kernels, for a vector of them.
+template <typename Float>
+inline Float exp_near_zero(Float r) {
+  Float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  return p * (r * r) + (r + 1.0f);
+}
+
 // 2^n e^r with x = n ln2 + r; 0 below -86.99, +inf above 88.72, NaN for NaN. For a float and, in
 // the kernels, for a vector of them.
 template <typename Float, typename Integer>
@@ -18,12 +29,7 @@ inline Float exp_of(Float x) {
   // Rounds to nearest: the low bits of the sum are the integer n.
   const Float shifted = x * 1.44269504088896341f + 12582912.0f, n = shifted - 12582912.0f;
   const Float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.0f);
+  const Float p = exp_near_zero(r);
   // Times 2^(n-1), then by 2: the exponent field of the power is 0, so the power too, at n = -126,
   // and at 128 the product overflows by itself.
   const Integer power = (std::bit_cast<Integer>(shifted) + (126 - 0x4B400000)) << 23;

@@ -59,14 +59,8 @@ inline Squashed<Float> squash_of(Float x) {
   size = size > most ? most : size;
   const Float shifted = size * -2.88539008177792681f + 12582912.0f, n = shifted - 12582912.0f;
   const Float r = (size * -2.0f - n * 0.693359375f) + n * 2.12194440e-4f;
-  Float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.0f);
   const Integer power = (std::bit_cast<Integer>(shifted) + (127 - 0x4B400000)) << 23;
-  const Float e = p * std::bit_cast<Float>(power), part = 1.0f / (1.0f + e);
+  const Float e = exp_near_zero(r) * std::bit_cast<Float>(power), part = 1.0f / (1.0f + e);
   const Float y = (1.0f - e) * part;
   return {std::bit_cast<Float>(std::bit_cast<Integer>(y) | (bits ^ magnitude)),
           4.0f * part * (e * part)};
