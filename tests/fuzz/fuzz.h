@@ -52,8 +52,9 @@ struct Target {
 
 const std::vector<Target>& targets();
 const Target* find_target(std::string_view name);
-// The readers of records, in a file of their own; words of numbers and of JSON come to theirs.
-std::vector<Target> data_targets();
+// Readers in files of their own; words of numbers and of JSON come to theirs.
+std::vector<Target> tokenizer_targets();
+std::vector<Target> data_targets();   // of records
 std::vector<Target> cache_targets();  // and of what the cache keeps of them
 std::vector<Target> run_targets();    // what watch and compare read
 

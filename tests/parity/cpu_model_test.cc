@@ -40,7 +40,8 @@ TEST_P(CpuModel, TrainsInBf16AsInF32) {
   EXPECT_FALSE(backend_->computes(Precision::fp16));
   EXPECT_FALSE(backend_->computes(Precision::tf32));
   ASSERT_EQ(backend_->computes(Precision::bf16), cpu::multiplies_bf16());
-  if (!cpu::multiplies_bf16()) GTEST_SKIP() << "this CPU has no products in bf16";
+  if (!cpu::multiplies_bf16())
+    GTEST_SKIP() << "no model was trained in bf16: this CPU has no such products";
   const Trained truth = train_on(2, Precision::fp32), here = train_on(2, Precision::bf16);
   expect_near(here, truth, 2e-2);
   EXPECT_FALSE(here == truth) << "nothing was rounded";
