@@ -21,6 +21,9 @@ struct BatchShape {
   bool packed = false;  // rows hold several sequences
   int64_t source = 0;   // S, of pairs whose source and target stand apart
   int64_t beams = 1;    // in generation: rows that one source has
+  // Of packed rows: how long the sequence that a place belongs to is, on the mean over an epoch;
+  // 0 where nobody knows. So much of a row is seen by a place, which nothing but costs depend on.
+  double sequence_length = 0;
   int64_t sources() const { return batch / beams; }
   int64_t places() const { return batch * (length + source); }
   bool operator==(const BatchShape&) const = default;

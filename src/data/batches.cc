@@ -526,7 +526,10 @@ void Batches::take(const std::vector<BatchShape>& shapes, const BucketOrder& ord
 }
 
 void Batches::take(const PackedOrder& order, int64_t row_length, const BatchOptions& o) {
-  shapes_ = {{o.batch_size, row_length, true}};
+  shapes_ = {{.batch = o.batch_size,
+              .length = row_length,
+              .packed = true,
+              .sequence_length = order.sequence_length()}};
   stride_ = o.batch_size;
   positions_ = order.rows_per_epoch();
   if (!o.seed && o.limit > 0) positions_ = std::min(positions_, o.limit * stride_);

@@ -144,12 +144,15 @@ PackedOrder::PackedOrder(const LengthHistogram& lengths, int64_t row_length, int
     : row_length_(row_length), seed_(seed), row_order_(0, 0, 0) {
   const std::vector<PackPattern> patterns = pack_lengths(lengths, row_length, most_per_row);
   int64_t first_rank = 0;
+  double squares = 0;
   for (size_t length = 0; length < lengths.count.size(); ++length) {
     const int64_t count = lengths.count[length];
     sequences_.push_back({first_rank, Permutation(count, seed.value_or(0), length)});
     first_rank += count;
     useful_ += static_cast<int64_t>(length) * count;
+    squares += static_cast<double>(length) * static_cast<double>(length) * static_cast<double>(count);
   }
+  if (useful_ > 0) sequence_length_ = squares / static_cast<double>(useful_);
   MR_CHECK(static_cast<double>(first_rank) * static_cast<double>(row_length) < 0x1p62,
            "{} sequences in rows of {}", first_rank, row_length);
   int64_t rows = 0;

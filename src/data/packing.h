@@ -38,8 +38,10 @@ class PackedOrder {
   // An epoch holds every sequence once.
   void ranks(int64_t index, int64_t epoch, std::vector<int64_t>& ranks) const;
 
-  // In an epoch: tokens, and places for them.
+  // In an epoch: tokens, how long the sequence is in which such a token stands on the mean, and
+  // places for them.
   int64_t useful() const { return useful_; }
+  double sequence_length() const { return sequence_length_; }
   int64_t places() const { return rows_per_epoch() * row_length_; }
   size_t patterns() const { return patterns_.size(); }
 
@@ -66,6 +68,7 @@ class PackedOrder {
   std::vector<Pattern> patterns_;
   Permutation row_order_;
   int64_t useful_ = 0;
+  double sequence_length_ = 0;
 };
 
 }  // namespace millrace

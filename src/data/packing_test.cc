@@ -34,19 +34,23 @@ void check_epoch(const LengthHistogram& histogram, int64_t row_length, int64_t m
   const std::vector<int64_t> lengths = lengths_of(histogram);
   std::vector<int> seen(lengths.size());
   int64_t useful = 0;
+  double squares = 0;
   for (const Ranks& ranks : epoch_of(order, epoch)) {
     ASSERT_FALSE(ranks.empty());
     ASSERT_LE(static_cast<int64_t>(ranks.size()), most_per_row);
     int64_t tokens = 0;
     for (const int64_t rank : ranks) {
       ++seen.at(static_cast<size_t>(rank));
-      tokens += lengths[static_cast<size_t>(rank)];
+      const int64_t length = lengths[static_cast<size_t>(rank)];
+      tokens += length;
+      squares += static_cast<double>(length * length);
     }
     ASSERT_LE(tokens, row_length);
     useful += tokens;
   }
   EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
   EXPECT_EQ(order.useful(), useful);
+  EXPECT_DOUBLE_EQ(order.sequence_length(), useful > 0 ? squares / static_cast<double>(useful) : 0);
   EXPECT_EQ(order.places(), order.rows_per_epoch() * row_length);
 }
 

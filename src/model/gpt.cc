@@ -122,6 +122,7 @@ class Gpt : public Model {
     if (shape.packed) {
       places.positions = b.input("positions", rows);
       places.segments = b.input("segments", rows);
+      places.sequence_length = shape.sequence_length;
     }
     const Value x = trunk(layers, tokens, places);
     const Value targets = b.input("targets", rows);

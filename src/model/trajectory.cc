@@ -105,6 +105,7 @@ class TrajectoryModel : public Model {
     if (shape.packed) {
       places.positions = b.input("positions", rows);
       places.segments = b.input("segments", rows);
+      places.sequence_length = shape.sequence_length;
     }
     const Value x = trunk(layers, states, parts, places);
     const Value mean = b.add(states, layers.linear(x, "mean"));

@@ -217,6 +217,7 @@ Value TransformerShape::attention(Layers& layers, Value x, const Places& places)
     attrs.set({"mask", places.segments.valid() ? "segments" : "lengths"});
     in.push_back(mask);
   }
+  if (places.sequence_length > 0) attrs.set({"sequence_length", places.sequence_length});
   drop(b, in, attrs);
   return layers.linear(b.op("attention", std::move(in), attrs), "output");
 }

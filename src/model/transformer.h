@@ -18,6 +18,7 @@ struct Places {
   Value segments = {};   // [B, T], of packed rows
   Value history = {};    // [B, capacity], whose rows of the cache hold what, in a beam search
   Value lengths = {};    // [B], of padded rows
+  double sequence_length = 0;  // BatchShape::sequence_length
   bool causal = true;
   int64_t batch = 0, capacity = 0;
   bool cached() const { return capacity > 0; }

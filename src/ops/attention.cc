@@ -44,6 +44,8 @@ AttentionSite attention_site(const OpSite& site, size_t tensors) {
   s.scale = attrs.number("scale", 1.0 / std::sqrt(static_cast<double>(s.K)));
   const std::string mask = attrs.text("mask", "none");
   s.mask = mask == "lengths" ? Mask::lengths : mask == "segments" ? Mask::segments : Mask::none;
+  s.sequence_length =
+      std::min(attrs.number("sequence_length", static_cast<double>(s.T)), static_cast<double>(s.T));
   s.dropout = attrs.number("dropout", 0);
   s.stream = attrs.integer("stream", 0);
   s.mask_input = tensors + (s.cross ? 1 : 0);
@@ -73,6 +75,7 @@ std::string check(const Attrs& attrs, std::span<const TensorType> in, size_t ten
   if (!(p >= 0 && p < 1) || keep_threshold(p) > 65535)
     return fmt::format("dropout {} outside [0, 1)", p);
   if (!std::isfinite(attrs.number("scale", 1))) return "scale is not finite";
+  if (!(attrs.number("sequence_length", 1) >= 1)) return "sequence_length below 1";
 
   const auto packs = [](const TensorType& type, int64_t width) {
     return type.dtype == DType::f32 && type.shape.rank() == 3 && type.shape[2] == width;

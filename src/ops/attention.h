@@ -13,6 +13,8 @@ struct AttentionSite {
   bool cross = false, causal = false;
   double scale = 0;
   Mask mask = Mask::none;
+  // Of rows with several segments: how long that of a place is, on the mean. T otherwise.
+  double sequence_length = 0;
   double dropout = 0;
   int64_t stream = 0;
   // Queries are read from input 0, keys and values from `kv_input`, which is 0 too unless `cross`;
@@ -36,10 +38,11 @@ struct AttentionSite {
     return row_at(b, h, t) * S + s;
   }
   int64_t kv_head(int64_t h) const { return h / (H / G); }
-  // Score positions that are computed, per head: below the diagonal only when causal.
+  // Score positions that are computed, per head: of one segment, below the diagonal only when
+  // causal.
   double pairs() const {
-    const double t = static_cast<double>(T), s = static_cast<double>(S);
-    return static_cast<double>(B) * (causal ? t * (t + 1) / 2 : t * s);
+    const double seen = cross ? static_cast<double>(S) : sequence_length;
+    return static_cast<double>(B * T) * (causal ? (seen + 1) / 2 : seen);
   }
 };
 

@@ -153,8 +153,11 @@ TEST_F(ProfileCommand, WhatWasMeasuredIsRemembered) {
                seconds = measured.at("update_seconds").at("mean");
   EXPECT_EQ(time.at("unknown_seconds"), 0);
   EXPECT_NEAR(time.at("run_seconds").get<double>(), 1000 * expected, 1e-6 * expected);
-  // The same config: its nodes' times, without what lies between them.
-  EXPECT_GT(expected, 0.7 * seconds);
+  // The same config: its nodes' times, without what lies between them, which on a busy machine is
+  // much.
+  double nodes = 0;
+  for (const auto& row : measured.at("ops")) nodes += row.at("seconds").get<double>();
+  EXPECT_GT(expected, 0.9 * nodes);
   EXPECT_LT(expected, 1.1 * seconds);
   // Twice the batch, by another run of the same op cards.
   const double twice =
