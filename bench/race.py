@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from suites import SUITES
 
@@ -43,6 +44,7 @@ CHECKED_STEPS = 4
 LOSS_TOLERANCE = {"fp32": 2e-5, "bf16": 2e-2}  # of the loss: float32 sums in another order; bfloat16
 UNKNOWN, START, FIRST_WORD = 0, 1, 3  # ids of a word tokenizer
 WINDOW = {"cpu": 1, "cuda": 10}  # steps between two looks at the loss: a device is not to wait for them
+ROWS_AT_ONCE = {"cpu": 1, "cuda": 4}  # whose peers compile side by side before the first of them is raced: most of a row's time on a device
 
 
 def say(text=""):
@@ -224,6 +226,7 @@ class Row:
         self.precision = workload.get("precision", "bf16" if device == "cuda" else "fp32")
         self.checked = 2 if self.slow else CHECKED_STEPS
         self.window = WINDOW[device] if not self.slow else min(2, WINDOW[device])
+        self.racers, self.faults, self.failed = [], [], False
         folder.mkdir()
         self.data = self.make_data()
         self.runs = folder / "runs"
@@ -289,18 +292,18 @@ class Row:
         return Racer(how, [str(PYTHON), str(ROOT / "bench" / "peers" / PEERS[self.w["model"]["type"]][0]), self.w["task"],
                            how.removeprefix("torch-"), str(threads), "workload.json"], read_json, self.folder, caches)
 
-    def check(self, ours, peer):
+    def check(self, peer):
         """Raises unless the peer computes what Millrace computes."""
         if self.w["task"] == "generate":
-            same = sum(a == b for a, b in zip(ours.ids, peer.steps[0]["ids"]))
+            same = sum(a == b for a, b in zip(self.ours.ids, peer.steps[0]["ids"]))
             if same != self.w["tokens"]:
                 raise RuntimeError(f"{peer.how} gives other tokens than millrace: {same} of {self.w['tokens']} are equal")
             return
-        for a, b in zip(ours.steps[: self.checked], peer.steps[: self.checked], strict=True):
+        for a, b in zip(self.ours.steps[: self.checked], peer.steps[: self.checked], strict=True):
             if not abs(a["loss"] - b["loss"]) <= LOSS_TOLERANCE[self.precision] * max(b["loss"], 1.0):  # below, a batch is known by heart
                 raise RuntimeError(f"{peer.how} has loss {b['loss']:.6f} at step {b['step']}, millrace {a['loss']:.6f}")
 
-    def enter_in_turn(self, ours, hows, warm, seconds, steps, racers, faults):
+    def enter_in_turn(self, hows, warm, seconds, steps):
         """On a CPU, where all threads are wanted. Small work may be quicker on one core: each peer keeps the better of all and
         one. What is far slower on one core in eager mode is not compiled for it."""
         heat = []
@@ -309,86 +312,106 @@ class Row:
             trials = []
             for threads in [self.threads] + [1] * (self.threads > 1 and self.one_core):
                 racer = self.peer(how, threads)
-                racers.append(racer)
+                self.racers.append(racer)
                 try:
                     racer.warm_up(warm)
-                    self.check(ours, racer)
+                    self.check(racer)
                     racer.run(seconds, steps)
                     trials.append((statistics.median(racer.counted), threads, racer))
                     racer.counted.clear()
                 except RuntimeError as fault:
-                    self.leave_out(racer, fault, racers, faults)
+                    self.leave_out(racer, fault)
             if len(trials) == 2:
                 self.one_core = trials[1][0] < 1.3 * trials[0][0]
             trials.sort(key=lambda t: t[0])
             for _, _, racer in trials[1:]:
                 racer.stop()
-                racers.remove(racer)
+                self.racers.remove(racer)
             for _, threads, racer in trials[:1]:
                 racer.threads = threads
                 heat.append(racer)
         return heat, later
 
-    def enter_together(self, ours, hows, warm, seconds, steps, racers, faults):
+    def enter_together(self, hows, warm, seconds, steps):
         """On a device, where compiling is long: all at once. Those that find no memory beside the others are for the next heat."""
         heat, later = [], []
         entered = [self.peer(how, self.threads) for how in hows]
-        racers += entered
+        self.racers += entered
         for racer in entered:
             try:
                 racer.warm_up(warm)
-                self.check(ours, racer)
+                self.check(racer)
                 heat.append(racer)
             except RuntimeError as fault:
                 if "OutOfMemoryError" in str(fault) and len(entered) > 1:
                     later.append(racer.how)
                     racer.stop()
-                    racers.remove(racer)
+                    self.racers.remove(racer)
                 else:
-                    self.leave_out(racer, fault, racers, faults)
+                    self.leave_out(racer, fault)
         if later and not heat:
-            heat, _ = self.enter_together(ours, later[:1], warm, seconds, steps, racers, faults)
+            heat, _ = self.enter_together(later[:1], warm, seconds, steps)
             later = later[1:]
         return heat, later
 
-    def leave_out(self, racer, fault, racers, faults):
-        faults.append(str(fault))
+    def unless_failed(self, step):
+        """A row that fails is left out from there on; the others go on."""
+        if self.failed:
+            return None
+        try:
+            return step()
+        except RuntimeError as fault:
+            self.failed = True
+            self.faults.append(str(fault))
+            say(f"{self.name:20} failed: {fault}")
+            return None
+
+    def leave_out(self, racer, fault):
+        self.faults.append(str(fault))
         say(f"{self.name:20} {racer.how} is left out: {fault}")
         racer.stop()
-        racers.remove(racer)
+        self.racers.remove(racer)
 
-    def race(self, peers, rounds, seconds, steps):
-        """Results by racer: {how, ms, peak_bytes, threads}; and what went wrong."""
-        racers, faults = [], []
-        warm = 1 if self.w["task"] == "generate" else self.checked
-        if self.slow:
-            steps = 1
-        enter = self.enter_together if self.device == "cuda" else self.enter_in_turn
-        try:
-            ours = self.prepare()
-            racers.append(ours)
-            ours.warm_up(warm)
-            waiting, raced = list(peers), False
-            while waiting or not raced:
-                heat, waiting = enter(ours, waiting, warm, seconds, steps, racers, faults)
-                for _ in range(rounds):
-                    for racer in (ours, *heat):
-                        racer.run(seconds, steps)
-                for racer in heat:
-                    racer.stop()
-                raced = True
-        finally:
-            for racer in racers:
+    def enter_millrace(self):
+        """It stays for all heats. Alone on the machine: it times its choices of algorithms."""
+        self.racers.append(self.prepare())
+        self.ours = self.racers[0]
+        self.ours.warm_up(self.warm_steps())
+
+    def warm_steps(self):
+        return 1 if self.w["task"] == "generate" else self.checked
+
+    def enter(self, hows, seconds, steps):
+        """The next heat, warm and stopped."""
+        way = self.enter_together if self.device == "cuda" else self.enter_in_turn
+        self.heat, self.waiting = way(hows, self.warm_steps(), seconds, 1 if self.slow else steps)
+
+    def race(self, rounds, seconds, steps):
+        """Results by racer: {how, ms, peak_bytes, threads}. The first heat has entered."""
+        while True:
+            for _ in range(rounds):
+                for racer in (self.ours, *self.heat):
+                    racer.run(seconds, 1 if self.slow else steps)
+            for racer in self.heat:
                 racer.stop()
+            if not self.waiting:
+                break
+            self.enter(self.waiting, seconds, steps)
+        self.ours.stop()
         results = []
-        for racer in racers:
+        for racer in self.racers:
             ms = statistics.median(racer.counted)
             if self.device == "cuda":
-                racer.peak = racer.steps[-1]["device_peak"] if racer is not ours else racer.steps[-1].get("arena") or self.arena
+                racer.peak = racer.steps[-1]["device_peak"] if racer is not self.ours else racer.steps[-1].get("arena") or self.arena
             results.append({"workload": self.name, "how": racer.how, "ms": ms, "tokens_per_s": 1e3 * self.tokens / ms,
                             "peak_bytes": racer.peak, "threads": racer.threads or self.threads,
                             "steps": len(racer.counted), "flops": self.flops, "bytes": self.bytes})
-        return results, faults
+        return results
+
+    def stop(self):
+        for racer in self.racers:
+            racer.stop()
+        shutil.rmtree(self.folder)
 
     def start(self, how, caches):
         """Seconds from the start of a process to the end of its first step."""
@@ -509,6 +532,7 @@ class BiLstmRow(Row):
     def __init__(self, name, workload, folder, threads, device):
         self.name, self.w, self.folder, self.threads, self.device = name, workload, folder, threads, device
         self.slow, self.checked, self.precision = False, CHECKED_STEPS, "bf16" if device == "cuda" else "fp32"
+        self.racers, self.faults, self.failed = [], [], False
         m, places = workload["model"], workload["batch"] * workload["length"]
         widths = [m["input"]] + [2 * m["hidden"]] * (m["layers"] - 1)
         self.tokens = places
@@ -527,9 +551,9 @@ class BiLstmRow(Row):
         return Racer(how, [str(PYTHON), str(ROOT / "bench" / "peers" / "torch_bilstm.py"), how.removeprefix("torch-"), str(threads),
                            "workload.json", "weights.safetensors"], read_json, self.folder)
 
-    def check(self, ours, peer):
+    def check(self, peer):
         for what in ("loss", "grad_norm"):
-            a, b = ours.steps[0][what], peer.steps[0][what]
+            a, b = self.ours.steps[0][what], peer.steps[0][what]
             if not abs(a - b) <= LOSS_TOLERANCE[self.precision] * abs(b):
                 raise RuntimeError(f"{peer.how} has {what} {b:.6f}, millrace {a:.6f}")
 
@@ -564,6 +588,34 @@ def show_starts(row, peers):
             say(f"{row.name:20} {how:14} first step done after {cold:6.1f} s cold, {warm:6.1f} s warm (median of 3)")
             seconds[how] = {"cold_s": cold, "warm_s": warm}
     return seconds
+
+
+def peers_of(workload, device, only):
+    """Those that enter; `only`: of these, with commas."""
+    entrants = PEERS[workload["model"]["type"]][1][device]
+    if device == "cpu" and workload.get("precision") == "bf16":
+        entrants = (*entrants, *MEDIUM)
+    return [how for how in entrants if how not in workload.get("without", ()) and (not only or how in only.split(","))]
+
+
+def groups(names, suite, device):
+    """Rows whose peers enter side by side; by itself what takes most of a device's memory."""
+    alone = [[name] for name in names if suite[name].get("alone")]
+    others = [name for name in names if not suite[name].get("alone")]
+    return alone + [others[i : i + ROWS_AT_ONCE[device]] for i in range(0, len(others), ROWS_AT_ONCE[device])]
+
+
+def race_and_account(row, rounds, seconds, steps, account):
+    """Results of a row that has entered, printed, too."""
+    results = row.race(rounds, seconds, steps)
+    out, kept = row.account(results[0]["ms"]) if row.w["task"] == "train" else ("", {})
+    results[0] |= kept
+    for r in results:
+        r["ceiling_flops_per_s"] = kept.get("ceiling_flops_per_s")
+    show(results, kept.get("ceiling_flops_per_s"))
+    if account:
+        say(out)
+    return results
 
 
 def main():
@@ -618,36 +670,28 @@ def main():
         wanted = [w for w in wanted if w not in done]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as temp:
-        for name in wanted:
-            model = suite[name]["model"]["type"]
-            row = KINDS[model](name, suite[name], pathlib.Path(temp) / name, threads, device)
-            entrants = PEERS[model][1][device] if versions else ()
-            if entrants and row.device == "cpu" and row.precision == "bf16":
-                entrants = (*entrants, *MEDIUM)
-            entrants = [how for how in entrants if how not in suite[name].get("without", ()) and (not args.peers or how in args.peers.split(","))]
-            if args.start:
-                starts[name] = show_starts(row, entrants)
+        def row_of(name):
+            return KINDS[suite[name]["model"]["type"]](name, suite[name], pathlib.Path(temp) / name, threads, device)
+
+        if args.start:
+            for name in wanted:
+                starts[name] = show_starts(row_of(name), peers_of(suite[name], device, args.peers) if versions else ())
                 keep()
-                continue
+            wanted = []
+        for names in groups(wanted, suite, device):
+            entered = [row_of(name) for name in names]
             try:
-                results, wrong = row.race(entrants, rounds, seconds, steps)
-                faults += [f"{name}: {w}" for w in wrong]
-                out, kept = "", {}
-                if row.w["task"] == "train":
-                    out, kept = row.account(results[0]["ms"])
-                    results[0] |= kept
-            except RuntimeError as fault:
-                faults.append(f"{name}: {fault}")
-                say(f"{name:20} failed: {fault}")
-                continue
-            for r in results:
-                r["ceiling_flops_per_s"] = kept.get("ceiling_flops_per_s")
-            show(results, kept.get("ceiling_flops_per_s"))
-            if args.account:
-                say(out)
-            rows += results
-            keep()
-            shutil.rmtree(row.folder)
+                for row in entered:
+                    row.unless_failed(row.enter_millrace)
+                with ThreadPoolExecutor(len(entered)) as pool:
+                    list(pool.map(lambda row: row.unless_failed(lambda: row.enter(peers_of(row.w, device, args.peers) if versions else (), seconds, steps)), entered))
+                for row in entered:
+                    rows += row.unless_failed(lambda: race_and_account(row, rounds, seconds, steps, args.account)) or ()
+                    keep()
+            finally:
+                for row in entered:
+                    row.stop()
+                    faults += [f"{row.name}: {fault}" for fault in row.faults]
     for fault in faults:
         say(f"missing: {fault}")
     say(f"written: {path.relative_to(ROOT)}")
