@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -416,6 +418,24 @@ void LockFile::give_back() {
   if (fd_ < 0) return;
   [[maybe_unused]] const int ignored = ftruncate(fd_, 0);  // a full lock only means a warning
   file_system().close(std::exchange(fd_, -1));
+}
+
+void change_shared_file(const fs::path& path, int64_t limit,
+                        const std::function<std::string(const std::string&)>& change) {
+  constexpr int kTries = 2000;  // a millisecond each
+  create_folders(path.parent_path());
+  LockFile lock;
+  std::string owner;
+  const fs::path lock_path = path.string() + ".lock";
+  for (int i = 0; i < kTries && !lock.take(lock_path, "a change", &owner); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::string text;
+  try {
+    if (fs::exists(path)) text = read_file(path, limit);
+  } catch (const std::exception&) {
+    // What cannot be read is replaced.
+  }
+  write_file(path, change(text));
 }
 
 fs::path cache_folder() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -125,6 +126,12 @@ class LockFile {
  private:
   int fd_ = -1;
 };
+
+// Changes a small text file that processes share: `change` gets what is there, nothing where nothing
+// can be read, and returns what is to stand there. One process at a time; a lock that is held for
+// seconds is no longer waited for, so that nobody stands still for the sake of a cache.
+void change_shared_file(const fs::path& path, int64_t limit,
+                        const std::function<std::string(const std::string&)>& change);
 
 // What this layer asks of the system, with errno as the system calls have it. Tests put another one
 // in its place: calls that fail, or a disk that loses power.

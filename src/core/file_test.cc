@@ -363,5 +363,22 @@ TEST_F(FileTest, OneLockOneOwner) {
   EXPECT_EQ(owner, "the dead one");
 }
 
+// Nobody's change is lost, however many make one at the same time.
+TEST_F(FileTest, SharedFilesKeepEveryChange) {
+  constexpr int kThreads = 4, kChanges = 25;
+  const fs::path path = folder_ / "new" / "shared.txt";
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < kChanges; ++i)
+        change_shared_file(path, 1 << 20, [](const std::string& text) { return text + "x"; });
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(read_file(path), std::string(kThreads * kChanges, 'x'));
+  // What cannot be read, here because it is too long, is replaced.
+  change_shared_file(path, 10, [](const std::string& text) { return text + "y"; });
+  EXPECT_EQ(read_file(path), "y");
+}
+
 }  // namespace
 }  // namespace millrace

@@ -33,6 +33,7 @@ constexpr int64_t kMaxTile = 1 << 20;  // more in a cache file is damage
 constexpr double kMeasureFlops = 6e8;  // past start-up costs, short enough to try ten
 // oneDNN must be faster by this much than our own kernel, whose bits do not depend on a choice.
 constexpr double kClearly = 0.9;
+constexpr int64_t kMostBytes = 16 << 20;  // of remembered choices
 constexpr const char* kEntryNames[] = {"sgemm", "matmul", "packed", "bf16"};
 std::atomic<bool> measuring{true};
 std::atomic<bool> may_time{true};
@@ -50,10 +51,7 @@ class Memory {
     const auto found = choices_.find(shape);
     if (found != choices_.end()) return used_[shape] = found->second;
     if (!may_time) return used_[shape] = {};
-    const GemmChoice choice = measure(shape);
-    choices_[shape] = choice;
-    save();
-    return used_[shape] = choice;
+    return used_[shape] = remember(shape, measure(shape));
   }
   std::string used() const { return text_of(used_); }
   void append_library_choices(std::vector<std::pair<GemmShape, GemmChoice>>* list) const {
@@ -68,7 +66,7 @@ class Memory {
   Memory() : path_(cache_folder() / ("gemm3-" + machine_fingerprint() + ".txt")) {
     std::string text;
     try {
-      if (fs::exists(path_)) text = read_file(path_, 16 << 20);
+      if (fs::exists(path_)) text = read_file(path_, kMostBytes);
     } catch (const std::exception&) {
       // A cache that cannot be read costs measuring again, nothing else.
     }
@@ -98,13 +96,18 @@ class Memory {
     return text;
   }
 
-  void save() const {
+  // Beside what other processes have remembered since; who was first counts, for all of them.
+  GemmChoice remember(const GemmShape& shape, const GemmChoice& choice) {
     try {
-      create_folders(path_.parent_path());
-      write_file(path_, text_of(choices_));
+      change_shared_file(path_, kMostBytes, [&](const std::string& text) {
+        read(text, &choices_);
+        choices_.try_emplace(shape, choice);
+        return text_of(choices_);
+      });
     } catch (const Error&) {
       // A cache that cannot be written costs the next start a second, nothing else.
     }
+    return choices_.try_emplace(shape, choice).first->second;
   }
 
   static GemmChoice measure(const GemmShape& full) {

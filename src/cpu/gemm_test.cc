@@ -255,6 +255,12 @@ int remembered_choices() {
   expect(text.find("5 6 7 0 0 : ") != std::string::npos, "on disk");
   expect(text.find("9 8 7 1 0 : 1 48 96\n") != std::string::npos, "beside the sound one");
   expect(text.find("not a choice") == std::string::npos, "and the damage is gone");
+  // What another process has remembered since is kept, and used.
+  write_file(memory_file(), text + "33 34 35 0 0 : 1 48 96\n");
+  expect(gemm_choice({6, 7, 8}).tile.m >= 1, "another shape");
+  expect(gemm_choice({33, 34, 35}).str() == "matmul 48x96", "another process's choice is used");
+  expect(read_file(memory_file()).find("33 34 35 0 0 : 1 48 96\n") != std::string::npos,
+         "and not lost");
   // A choice from the file must compute the product whatever it says.
   const GemmShape s{17, 18, 19, false, true};
   const auto a = normal_values(s.m * s.k, 1), b = normal_values(s.k * s.n, 2);

@@ -7,10 +7,15 @@
 #include "core/error.h"
 
 namespace millrace::cuda {
+namespace {
+
+constexpr int64_t kMostBytes = 16 << 20;
+
+}  // namespace
 
 Choices::Choices(fs::path file) : file_(std::move(file)) {
   try {
-    if (fs::exists(file_)) read(read_file(file_, 16 << 20), remembered_);
+    if (fs::exists(file_)) read(read_file(file_, kMostBytes), remembered_);
   } catch (const std::exception&) {
     // A cache that cannot be read costs timing again, nothing else.
   }
@@ -34,19 +39,24 @@ std::string Choices::find(const std::string& key, const std::function<std::strin
   if (const auto found = remembered_.find(key); found != remembered_.end())
     return used_[key] = found->second;
   if (!may_time_) return used_[key] = "";
-  const std::string choice = measure();
-  remember(key, choice);
-  return used_[key] = choice;
+  return used_[key] = remember(key, measure(), true);
 }
 
-void Choices::remember(const std::string& key, const std::string& value) {
-  remembered_[key] = value;
+std::string Choices::remember(const std::string& key, const std::string& value, bool first_stays) {
+  const auto put = [&] {
+    if (!first_stays || !remembered_.contains(key)) remembered_[key] = value;
+  };
   try {
-    create_folders(file_.parent_path());
-    write_file(file_, text_of(remembered_));
+    change_shared_file(file_, kMostBytes, [&](const std::string& text) {
+      read(text, remembered_);
+      put();
+      return text_of(remembered_);
+    });
   } catch (const Error&) {
     // A cache that cannot be written costs the next start a second, nothing else.
+    put();
   }
+  return remembered_[key];
 }
 
 std::optional<int64_t> Choices::number(const std::string& key) const {
@@ -63,7 +73,7 @@ void Choices::note_number(const std::string& key, int64_t value) {
   const auto was = number(key);
   if (was && std::abs(static_cast<double>(value - *was)) <= 0.01 * static_cast<double>(*was))
     return;
-  remember(key, std::to_string(value));
+  remember(key, std::to_string(value), false);
 }
 
 std::string Choices::used() const { return text_of(used_); }

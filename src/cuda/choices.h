@@ -33,7 +33,9 @@ class Choices {
   using Table = std::map<std::string, std::string>;
   static void read(const std::string& text, Table& table);
   static std::string text_of(const Table& table);
-  void remember(const std::string& key, const std::string& value);
+  // Into the file, beside what other processes have put there since; of choices, the first stays.
+  // What counts from now on.
+  std::string remember(const std::string& key, const std::string& value, bool first_stays);
 
   fs::path file_;
   bool may_time_ = true;

@@ -47,6 +47,22 @@ TEST_F(ChoicesTest, OnlyANumberThatDiffersIsWritten) {
   EXPECT_EQ(Choices(file_).number("overhead"), 500);
 }
 
+// Two processes that began at the same time: neither loses what the other has found, and of what
+// both have timed the first counts for both.
+TEST_F(ChoicesTest, ProcessesShareTheFile) {
+  Choices one(file_), two(file_);
+  EXPECT_EQ(one.find("a", [] { return "1"; }), "1");
+  EXPECT_EQ(two.find("b", [] { return "2"; }), "2");
+  EXPECT_EQ(two.find("a", [] { return "of its own"; }), "1");
+  EXPECT_EQ(one.find("b", [] { return "of its own"; }), "2");
+  two.note_number("bytes", 5);
+  one.note_number("bytes", 7);
+  Choices later(file_);
+  EXPECT_EQ(later.find("a", [] { return "again"; }), "1");
+  EXPECT_EQ(later.find("b", [] { return "again"; }), "2");
+  EXPECT_EQ(later.number("bytes"), 7);
+}
+
 TEST_F(ChoicesTest, WhatIsNoNumberIsNotKnown) {
   create_folders(file_.parent_path());
   write_file(file_, "a : 12x\nb : -3\nc : \nd : 99999999999999999999\ne : 12\n");
