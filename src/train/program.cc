@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/autodiff.h"
+#include "ops/optimizer_common.h"
 
 namespace millrace {
 namespace {
@@ -99,12 +100,9 @@ std::vector<Value> build_update(Builder& b, const OptimizerSettings& o,
   in.push_back(scale);
   in.push_back(b.update_number());
 
-  std::string decay;
-  for (const auto& p : list)
-    decay +=
-        fmt::format("{}{}", decay.empty() ? "" : ";", p.parameter.decay ? o.weight_decay : 0.0);
-  const auto n = static_cast<int64_t>(list.size());
-  Attrs attrs{{"n", n}, {"decay", decay}};
+  std::vector<double> decay;
+  for (const auto& p : list) decay.push_back(p.parameter.decay ? o.weight_decay : 0.0);
+  Attrs attrs{{"n", static_cast<int64_t>(list.size())}, {"decay", decay_text(decay)}};
   if (adam)
     for (const auto& e : {Attrs::Entry{"beta1", o.beta1},
                           {"beta2", o.beta2},
@@ -126,20 +124,28 @@ std::vector<Value> build_update(Builder& b, const OptimizerSettings& o,
   return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(list.size())};
 }
 
-// average += rate * (parameter - average), where the update was made: step(scale) is 0 when it is
-// not finite.
+// average += rate * (parameter - average), where the update was made: a step of gradient descent on
+// half the squared distance of the two, whose gradient is average - parameter.
 void build_average(Builder& b, const std::vector<ParameterGradient>& list,
                    const std::vector<Value>& updated, Value scale) {
-  const Value rate = b.input("ema_rate", {Shape{}, DType::f32});
-  for (size_t i = 0; i < list.size(); ++i) {
-    const Parameter& p = list[i].parameter;
-    const Value average = b.leaf(Leaf::optimizer_state, "ema." + p.name, {p.shape, DType::f32});
-    ExpressionBuilder e(4);
-    const Term share = e.apply(Function::mul, e.operand(2), e.apply(Function::step, e.operand(3)));
-    const Term gap = e.apply(Function::sub, e.operand(1), e.operand(0));
-    const Term next = e.apply(Function::add, e.operand(0), e.apply(Function::mul, share, gap));
-    b.update(average, b.elementwise(e.finish({next}), {average, updated[i], rate, scale}));
-  }
+  std::vector<Value> in;
+  for (const auto& p : list)
+    in.push_back(b.leaf(Leaf::optimizer_state, "ema." + p.parameter.name,
+                        {p.parameter.shape, DType::f32}));
+  in.insert(in.end(), updated.begin(), updated.end());
+  in.push_back(b.input("ema_rate", {Shape{}, DType::f32}));
+  // -1, or NaN where the scale of the gradient is not finite: then nothing is written.
+  ExpressionBuilder e(1);
+  const Term nothing = e.apply(Function::sub, e.operand(0), e.operand(0));
+  in.push_back(
+      b.elementwise(e.finish({e.apply(Function::sub, nothing, e.constant(1))}), {scale}));
+  in.push_back(b.update_number());
+  const std::vector<double> whole(list.size(), 1.0);
+  const auto next = b.op_all("sgd", in,
+                             {{"n", static_cast<int64_t>(list.size())},
+                              {"decay", decay_text(whole)},
+                              {"momentum", 0.0}});
+  for (size_t i = 0; i < list.size(); ++i) b.update(in[i], next[i]);
 }
 
 }  // namespace
