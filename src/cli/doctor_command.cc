@@ -132,12 +132,10 @@ class Idleness {
             fmt::format("{:.0f} % of {} cores are used by others", 100 * busy, usable_cores()));
   }
   void check(const Backend& device) {
-    constexpr int64_t kOthers = int64_t{1} << 30;
     const auto vitals = device.vitals();
-    const int64_t others = vitals ? vitals->others_bytes.value_or(0) : 0;
-    if (others > kOthers)
-      taken(device.name(),
-            fmt::format("{} of the device's memory are taken by others", human_bytes(others)));
+    if (vitals && vitals->shared())
+      taken(device.name(), fmt::format("{} of the device's memory are taken by others",
+                                       human_bytes(*vitals->others_bytes)));
   }
 
  private:

@@ -63,6 +63,8 @@ struct DeviceVitals {
   std::optional<std::string> slowed;       // why its clock is held down; empty: it is not
   std::optional<int64_t> bytes;            // of its memory, taken by this process
   std::optional<int64_t> others_bytes;     // by others, when this process opened it
+  // Others had more than what an idle desktop or a monitor holds.
+  bool shared() const { return others_bytes.value_or(0) > int64_t{1} << 30; }
 };
 
 // What measurements hold for: the kind of device, and the libraries and driver that it runs with.

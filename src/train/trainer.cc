@@ -670,6 +670,10 @@ TrainResult train(const Model& model, const Settings& settings, const TrainingDa
     fields.remedy =
         "the checkpoints are as they were: --resume goes on; training.use_compile=false names the "
         "op";
+    if (const auto vitals = backend.vitals(); vitals && vitals->shared())
+      fields.remedy += fmt::format(
+          "; others had {} of this device when the run began: try one that nobody shares",
+          human_bytes(*vitals->others_bytes));
     throw Error(fields);
   }
   if (run && loop.samples() && !result.stopped) result.sample = loop.sample();
