@@ -44,7 +44,7 @@ CHECKED_STEPS = 4
 LOSS_TOLERANCE = {"fp32": 2e-5, "bf16": 2e-2}  # of the loss: float32 sums in another order; bfloat16
 UNKNOWN, START, FIRST_WORD = 0, 1, 3  # ids of a word tokenizer
 WINDOW = {"cpu": 1, "cuda": 10}  # steps between two looks at the loss: a device is not to wait for them
-ROWS_AT_ONCE = {"cpu": 1, "cuda": 4}  # whose peers compile side by side before the first of them is raced: most of a row's time on a device
+ROWS_AT_ONCE = {"cpu": 1, "cuda": 5}  # whose peers compile side by side before the first of them is raced: most of a row's time on a device
 
 
 def say(text=""):

@@ -106,7 +106,7 @@ def growth():
 
 # On one GPU, in bfloat16 with 32-bit master weights.
 CUDA = {
-    "gpt2-124m-b64": {**gpt(12, 768, 50304, 1024, 64), "alone": True},
+    "gpt2-124m-b64": {**gpt(12, 768, 50304, 1024, 64), "alone": True, "slow": True},
     "gpt2-124m-b16": gpt(12, 768, 50304, 1024, 16),
     "char-6x384-b128": gpt(6, 384, 65, 256, 128),
     "char-6x384-b1": gpt(6, 384, 65, 256, 1),
