@@ -1,6 +1,9 @@
 // Rows of scores in whole vectors, for the softmax inside attention: maximum, exponential, sum and
 // what is masked. Everything is in namespace MR_ISA: each instruction set gets its own copy.
 #pragma once
+#include <immintrin.h>
+
+#include <bit>
 #include <cstdint>
 #include <limits>
 
@@ -38,6 +41,27 @@ inline void mask_tail(float* x, int64_t n) {
   const Lanes here = load<Lanes>(last);
   store(last, lane < static_cast<float>(n - (last - x)) ? here : Lanes{} + kMinusInfinity);
 }
+
+// 1 / x to an ulp, and x 2^n for whole n from -126 to 127.
+inline float reciprocal(float x) { return 1.0f / x; }
+inline float times_power(float x, float n) {
+  // The low bits of the sum are the integer n.
+  return x *
+         std::bit_cast<float>((std::bit_cast<int32_t>(n + 12582912.0f) + (127 - 0x4B400000)) << 23);
+}
+#if defined(__AVX512F__)
+inline Lanes reciprocal(Lanes x) {
+  // 14 bits, which a step of Newton's doubles. (Forms with a mask: GCC 12 warns of the others.)
+  const Lanes near = _mm512_maskz_rcp14_ps(0xffff, x);
+  return near + near * (1.0f - x * near);
+}
+inline Lanes times_power(Lanes x, Lanes n) { return _mm512_maskz_scalef_ps(0xffff, x, n); }
+#else
+inline Lanes reciprocal(Lanes x) { return 1.0f / x; }
+inline Lanes times_power(Lanes x, Lanes n) {
+  return x * std::bit_cast<Lanes>((__builtin_convertvector(n, Integers) + 127) << 23);
+}
+#endif
 
 inline Lanes exp_lanes(Lanes x) { return exp_of<Lanes, Integers>(x); }
 
