@@ -72,7 +72,8 @@ class Captured {
   Captured& operator=(const Captured&) = delete;
   bool ready() const { return exec_ != nullptr; }
   void launch(cudaStream_t stream) const { MR_CUDA(cudaGraphLaunch(exec_, stream)); }
-  // Of so many steps. Why it could not be captured, or "".
+  // Of so many steps; of 0, which is timed and not kept, the memory does not count. Why it could
+  // not be captured, or "".
   template <typename Launch>
   std::string capture(Context& context, int64_t steps, Launch launches) {
     const std::lock_guard lock(context.capture_mutex());
@@ -95,7 +96,8 @@ class Captured {
       if (made != cudaSuccess) reason = cudaGetErrorString(made);
       MR_CUDA(cudaMemGetInfo(&after, &all));
       context.captures.count += steps;
-      context.captures.bytes += before > after ? static_cast<int64_t>(before - after) : 0;
+      if (steps > 0 && before > after)
+        context.captures.bytes += static_cast<int64_t>(before - after);
     }
     if (graph) (void)cudaGraphDestroy(graph);
     if (!reason.empty()) {

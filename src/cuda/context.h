@@ -6,6 +6,7 @@
 #include <cudnn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,6 +61,7 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
+  int64_t number() const { return number_; }  // no other context of this process has it
   const Device& device() const { return device_; }
   const NvmlDevice& nvml() const { return nvml_; }
   cudaStream_t stream() const { return stream_; }
@@ -87,6 +89,8 @@ class Context {
   double time(Run run, int repeats = 5);
 
  private:
+  inline static std::atomic<int64_t> made_ = 0;
+  const int64_t number_ = made_++;
   Device device_;
   NvmlDevice nvml_;  // made before the device is used
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;

@@ -153,6 +153,8 @@ class CudaBackend : public Backend {
     return bytes && *bytes < memory_bytes() ? bytes : std::nullopt;
   }
   void note_overhead(Precision precision, int64_t bytes) override {
+    // What neighbours take meanwhile cannot be told apart from what graphs do.
+    if (const auto now = vitals(); now && now->shared()) return;
     const auto& [count, of_graphs] = context_.captures;
     context_.choices().note_number(overhead_key(precision),
                                    std::max<int64_t>(0, bytes - of_graphs));

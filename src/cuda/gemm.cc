@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "cuda/captured.h"
 #include "cuda/context.h"
 #include "cuda/gelu_gemm_sm90.h"
 
@@ -342,19 +343,12 @@ double seconds_of(Context& context, const std::function<void(int)>& run) {
   const int rounds = static_cast<int>(std::clamp(kLong / once, 1.0, double{kMostRounds}));
   if (rounds == 1) return once;
   // In a graph, as they will run: launched one by one, the host would be what is measured.
-  const cudaStream_t stream = context.stream();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t captured = nullptr;
-  {
-    const std::lock_guard lock(context.capture_mutex());
-    MR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  Captured graph;
+  const std::string refused = graph.capture(context, 0, [&] {
     for (int i = 0; i < rounds; ++i) run(i);
-    MR_CUDA(cudaStreamEndCapture(stream, &graph));
-  }
-  MR_CUDA(cudaGraphInstantiate(&captured, graph, 0));
-  const double all = context.time([&] { MR_CUDA(cudaGraphLaunch(captured, stream)); });
-  MR_CUDA(cudaGraphExecDestroy(captured));
-  MR_CUDA(cudaGraphDestroy(graph));
+  });
+  if (!refused.empty()) return once;
+  const double all = context.time([&] { graph.launch(context.stream()); });
   return all / rounds;
 }
 

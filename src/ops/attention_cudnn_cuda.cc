@@ -313,8 +313,8 @@ class Plans {
       return {nullptr, std::move(why)};
     static Plans& plans = *new Plans;  // the library may be gone before a static is destroyed
     const std::string key = fmt::format(
-        "{} {} {} causal={} lengths={} scale={} handle={}", backward, dtype_name(site.in[0].dtype),
-        sizes_text(s), s.causal, s.mask == Mask::lengths, s.scale, fmt::ptr(context.cudnn()));
+        "{} {} {} causal={} lengths={} scale={} context={}", backward, dtype_name(site.in[0].dtype),
+        sizes_text(s), s.causal, s.mask == Mask::lengths, s.scale, context.number());
     const std::lock_guard lock(plans.mutex_);
     const auto [entry, added] = plans.entries_.try_emplace(key);
     if (added) entry->second = make(s, site.in[0].dtype, context, backward);

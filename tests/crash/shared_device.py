@@ -6,8 +6,8 @@
 A device that several processes use at once stops one in the middle of a kernel to let the other go on. First a training is alone, which
 also chooses algorithms; then so many of it run side by side. The model is a translator of sentences made at random, in batches of
 many shapes, so that every kind of kernel of an update is met; words behind the options are changes of its config. Exit 1 where a run
-failed or its losses differ. --without leaves out nvjet, workspace or cudnn, to find whose kernels are at fault (without.c; needs a C compiler and
-the CUDA toolkit's headers in $CUDA_PATH or /usr/local/cuda). For a machine with a GPU; on a CPU, where nothing of this kind happens, it is quick with small sizes:
+failed or its losses differ. --without leaves out nvjet, clusters, workspace or cudnn, or several of them with commas, to find whose kernels are at fault (without.c; needs
+a C compiler and the CUDA toolkit's headers in $CUDA_PATH or /usr/local/cuda). For a machine with a GPU; on a CPU, where nothing of this kind happens, it is quick with small sizes:
 
   tests/crash/shared_device.py --device cpu --runs 2 --steps 20 model.d_model=32 training.batch_size=8
 """
@@ -71,9 +71,11 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--without", choices=["nvjet", "workspace", "cudnn"])
+    parser.add_argument("--without", metavar="WHAT")
     parser.add_argument("changes", nargs="*", help="KEY=VALUE")
     options = parser.parse_intermixed_args()
+    if unknown := set(filter(None, (options.without or "").split(","))) - {"nvjet", "clusters", "workspace", "cudnn"}:
+        parser.error(f"--without {unknown.pop()}: nvjet, clusters, workspace and cudnn can be left out")
     with tempfile.TemporaryDirectory(prefix="millrace-shared-") as temp:
         folder = pathlib.Path(temp)
         make_data(folder)
