@@ -3,6 +3,7 @@
 pay, is the gain it states true, and is it quiet where nothing is wrong?
 
   tests/doctor/planted_faults.py [--binary build/millrace] [--device cpu] [--only WORD,...] [--budget 60] [--honest 12] [--out FILE]
+                                 [--continue] [--part 1/3]
 
 `./check --full` runs it on the CPU. Score, and exit 1 below it:
   named      the fault is the first finding                                             at least 90 %
@@ -10,7 +11,7 @@ pay, is the gain it states true, and is it quiet where nothing is wrong?
   honest     whole trainings before and after, by the clock alone, give the gain that
              was stated, within the noise that was stated                               at least 90 % of --honest of them
   quiet      healthy configs have no finding that is worth 5 % of the time or more      all
-Needs a machine that nobody else uses, python3 and a C compiler (for the slow disk).
+--continue leaves out what FILE has and scores all of it; --part takes every third case. Needs a machine that nobody else uses, python3 and a C compiler (for the slow disk).
 """
 import argparse
 import dataclasses
@@ -127,6 +128,9 @@ def make_data(folder):
 class Suite:
     def __init__(self, options, folder):
         self.options, self.folder, self.rows = options, folder, []
+        if options.go_on and pathlib.Path(options.out).exists():
+            before = json.loads(pathlib.Path(options.out).read_text())
+            self.rows = before["rows"] if before["device"] == options.device else []
         self.disk = folder / "slow_disk.so"
         here = pathlib.Path(__file__).parent
         subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", self.disk, here / "slow_disk.c", "-ldl"], check=True)
@@ -192,6 +196,9 @@ class Suite:
     def run(self):
         cases = [c for c in CASES if self.options.device in c.devices.split()
                  and (not self.options.only or any(word in c.name for word in self.options.only.split(",")))]
+        part, parts = self.options.part
+        done = {row["name"] for row in self.rows}
+        cases = [c for c in cases[part - 1 :: parts] if c.name not in done]
         for case in cases:
             honest = sum("cold" in row for row in self.rows) < self.options.honest
             row = self.diagnose(case, honest)
@@ -228,7 +235,11 @@ def main():
     parser.add_argument("--budget", type=int, default=60)
     parser.add_argument("--honest", type=int, default=12)
     parser.add_argument("--out")
+    parser.add_argument("--continue", dest="go_on", action="store_true")
+    parser.add_argument("--part", type=lambda text: tuple(map(int, text.split("/"))), default=(1, 1))
     options = parser.parse_args()
+    if options.go_on and not options.out:
+        parser.error("--continue goes with --out")
     with tempfile.TemporaryDirectory(prefix="millrace-faults-") as temp:
         make_data(pathlib.Path(temp))
         return Suite(options, pathlib.Path(temp)).run()
