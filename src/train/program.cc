@@ -327,15 +327,17 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
       options.precision,
       captured(steps, updates) + captured(accumulates, updates * (settings.grad_accum - 1)) +
           std::ssize(evaluates) + (at_once > 1 ? at_once * std::ssize(steps) : 0));
+  const bool timing = backend.allow_timing(false);
+  backend.allow_timing(timing);
   auto attempt = [&](const PassOptions& with) {
     Programs p{{}, {}, {}, generation, texts, {}, with, overhead, at_once};
     // Timing the products of one shape takes a second; those of dozens would be a long wait.
     auto plan_all = [&](const std::vector<Graph>& graphs, std::vector<Plan>& plans) {
       for (const Graph& graph : graphs) {
-        backend.allow_timing(plans.empty());
+        backend.allow_timing(timing && plans.empty());
         plans.push_back(make_plan(graph, with, backend));
       }
-      backend.allow_timing(true);
+      backend.allow_timing(timing);
     };
     plan_all(steps, p.steps);
     plan_all(accumulates, p.accumulates);

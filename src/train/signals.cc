@@ -1,34 +1,56 @@
 #include "train/signals.h"
 
-#include <atomic>
+#include <pthread.h>
 
 namespace millrace {
 namespace {
 
 std::atomic<bool> stop{false}, save{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-extern "C" void ask_to_stop(int) { stop = true; }
-extern "C" void ask_to_save(int) { save = true; }
+
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+// As if nobody had taken it.
+void end_by(int signal) {
+  std::signal(signal, SIG_DFL);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  std::raise(signal);
+}
 
 }  // namespace
 
 TrainingSignals::TrainingSignals() {
   stop = save = false;
-  struct sigaction action {};
-  action.sa_handler = ask_to_stop;
-  // Reset: the second one is not held up. Restart: a write in progress does not see the signal.
-  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-  sigaction(SIGINT, &action, &interrupt_);
-  sigaction(SIGTERM, &action, &terminate_);
-  action.sa_handler = ask_to_save;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGUSR1, &action, &user_);
+  sigemptyset(&taken_);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&taken_, signal);
+  if (!is_ignored(SIGHUP)) sigaddset(&taken_, SIGHUP);  // nohup
+  struct sigaction silent {};
+  silent.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &silent, &pipe_);
+  pthread_sigmask(SIG_BLOCK, &taken_, &before_);
+  thread_ = std::thread([this] { wait(); });
 }
 
 TrainingSignals::~TrainingSignals() {
-  sigaction(SIGINT, &interrupt_, nullptr);
-  sigaction(SIGTERM, &terminate_, nullptr);
-  sigaction(SIGUSR1, &user_, nullptr);
+  over_ = true;
+  pthread_kill(thread_.native_handle(), SIGUSR1);
+  thread_.join();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  sigaction(SIGPIPE, &pipe_, nullptr);
+}
+
+void TrainingSignals::wait() {
+  for (int signal = 0; sigwait(&taken_, &signal) == 0 && !over_;) {
+    if (signal == SIGUSR1)
+      save = true;
+    else if (stop.exchange(true))
+      end_by(signal);
+  }
 }
 
 bool stop_asked() { return stop; }

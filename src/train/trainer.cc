@@ -184,7 +184,7 @@ class Loop {
   bool duties() {
     if (saver_) saver_->poll();
     const int64_t step = state_.step;
-    const bool last = step == length_.total, report = step % s_.log_interval == 0 || last,
+    const bool last = step >= length_.total, report = step % s_.log_interval == 0 || last,
                epoch = length_.due({{1, Duration::Unit::epochs}}, step),
                evaluation = length_.due(eval_every_, step) || last,
                sampling = samples() && length_.due(s_.sample_every, step);
@@ -672,7 +672,7 @@ TrainResult train(const Model& model, const Settings& settings, const TrainingDa
         "op";
     if (const auto vitals = backend.vitals(); vitals && vitals->shared())
       fields.remedy += fmt::format(
-          "; others had {} of this device when the run began: try one that nobody shares",
+          "; others have {} of this device: try one that nobody shares",
           human_bytes(*vitals->others_bytes));
     throw Error(fields);
   }

@@ -94,7 +94,7 @@ std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings, Takes
     if (set.fields == 2 && settings.data.separator == "end") prompt.push_back(set.end_id);
     return prompt;
   }
-  const Split& split = set.validation;
+  const Split& split = set.validation.size() > 0 ? set.validation : set.train;
   int64_t count = std::min({int64_t{16}, settings.max_length, split.size()});
   if (set.fields == 2 && split.tokens) {  // a source, for which the model writes the target
     std::array<int64_t, 2> begins;
