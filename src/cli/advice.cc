@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "cpu/gemm.h"
 #include "doctor/prediction.h"
 
 namespace millrace {
@@ -45,7 +44,7 @@ std::vector<Advice> advise(const RunRequest& request, LoadedRun& run, Backend& b
   constexpr double kLeast = 1.05;
   const PrecisionProfile* known = machine.find(run.settings.pass_precision());
   if (!known || known->ops.empty()) return {};
-  cpu::gemm_set_measuring(false);
+  const SizesOnly sizes(backend);
   const Predicted now = predict_run(run, backend, *known);
   std::vector<Advice> list;
   for (const Size& size : kSizes) {
@@ -69,7 +68,6 @@ std::vector<Advice> advise(const RunRequest& request, LoadedRun& run, Backend& b
       // It contradicts another key.
     }
   }
-  cpu::gemm_set_measuring(true);
   std::ranges::stable_sort(list,
                            [](const Advice& a, const Advice& b) { return a.ratio > b.ratio; });
   return list;

@@ -7,7 +7,6 @@
 #include "cli/known_devices.h"
 #include "core/process.h"
 #include "cpu/cpu_backend.h"
-#include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "doctor/absent_device.h"
@@ -45,7 +44,8 @@ void check_device(const std::string& device, const std::string& where) {
 std::unique_ptr<Backend> open_device(const std::string& device, const BackendOptions& options,
                                      const std::function<void(const std::string&)>& note) {
   const auto cpu = [] { return cpu::make_backend(cpu::best_isa()); };
-  if (device == "cpu" || (device == "auto" && !has_cuda_library())) return cpu();
+  if (device == "cpu" || (device == "auto" && !has_cuda_library() && !has_nvidia_driver()))
+    return cpu();
   if (device != "auto") return open_cuda(*cuda_index(device), options);
   try {
     return open_cuda(0, options);
@@ -114,6 +114,11 @@ std::unique_ptr<Backend> open_device(LoadedRun& run,
   return backend;
 }
 
+int64_t memory_room(const Settings& settings, const Backend& backend) {
+  if (settings.memory_limit > 0) return settings.memory_limit;
+  return backend.on_host() ? machine_memory_bytes() : backend.room_bytes();
+}
+
 void settle_batch(LoadedRun& run, Backend& backend, DataObserver& observer,
                   const std::function<void(const std::string&)>& note) {
   if (!run.batch_is_open) return;
@@ -122,14 +127,11 @@ void settle_batch(LoadedRun& run, Backend& backend, DataObserver& observer,
   if (s.data.batch_tokens > 0 && batch_options(run.data.set, s, takes).batching == "buckets")
     return take_batch(run, s.batch_size, "data.batch_tokens decides");
   // The rest is for others, and for what a device has beside the arena until a run has measured it.
-  const int64_t limit =
-      s.memory_limit > 0
-          ? s.memory_limit
-          : (backend.on_host() ? machine_memory_bytes() : backend.memory_bytes()) / 10 * 9;
-  const bool measuring = cpu::gemm_measuring();
-  cpu::gemm_set_measuring(false);  // sizes only
-  const AutoBatch found = choose_batch(*run.model, s, run.data, limit, backend);
-  cpu::gemm_set_measuring(measuring);
+  const int64_t room = memory_room(s, backend), limit = s.memory_limit > 0 ? room : room / 10 * 9;
+  const AutoBatch found = [&] {
+    const SizesOnly sizes(backend);
+    return choose_batch(*run.model, s, run.data, limit, backend);
+  }();
   take_batch(run, found.batch, found.reason);
   run.data = make_training_data(std::move(run.data.set), s, takes, observer);
   note(fmt::format("{} (auto: {})", found.batch, found.reason));

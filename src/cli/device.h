@@ -28,6 +28,8 @@ void settle_precision(Settings& settings, const Backend& backend, const std::str
 std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const std::function<void(const std::string&)>& note,
                                      const MachineProfile* absent = nullptr);
+// What plans of a run may take: runtime.memory_limit, or what the machine or its device has for it.
+int64_t memory_room(const Settings& settings, const Backend& backend);
 // `training.batch_size: auto`, by the memory that runtime.memory_limit allows or the device has.
 // Says what came out of it and why.
 void settle_batch(LoadedRun& run, Backend& backend, DataObserver& observer,

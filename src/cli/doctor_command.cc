@@ -162,8 +162,7 @@ Known look(const RunRequest& request, Idleness& idleness) {
   settle_batch(*run, *backend, progress, [](const std::string&) {});
   const Settings& s = run->settings;
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
-  if (s.memory_limit > 0 && programs.needed_bytes() > s.memory_limit)
-    throw does_not_fit(request, *run, programs, s.memory_limit, *backend);
+  check_fit(request, *run, programs, *backend);
   const Takes takes = run->model->takes();
   Known k;
   k.settings = s;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/device.h"
 #include "core/process.h"
 #include "core/text.h"
 #include "cpu/gemm.h"
@@ -80,12 +81,12 @@ struct PlannedChange {
   std::string change, cost;
   int64_t need;
 };
-}  // namespace
 
+// "a.b=c (what that costs; needs so much)", the ones that fit first.
 std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit,
                                   Backend& backend) {
   const Settings& s = run.settings;
-  cpu::gemm_set_measuring(false);  // sizes only
+  const SizesOnly sizes(backend);
   std::vector<PlannedChange> planned;
   // False: the change contradicts another key.
   auto try_change = [&](const std::vector<std::string>& changes, const char* cost) {
@@ -139,6 +140,9 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
   Settings lean = s;
   lean.memory_limit = 1;  // the leanest plan there is
   const int64_t least = make_programs(*run.model, lean, run.data.shapes(), backend).needed_bytes();
+  if (s.memory_limit == 0 && least <= limit)
+    try_change({fmt::format("runtime.memory_limit={}MiB", limit >> 20)},
+               "parts computed twice, more time");
   // Those that fit as they come, then those that come nearest.
   const auto enough = std::stable_partition(
       planned.begin(), planned.end(), [&](const PlannedChange& r) { return r.need <= limit; });
@@ -154,9 +158,10 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
                                r.need <= limit ? "" : ", not enough alone"));
   }
   list.push_back(fmt::format("a memory limit of at least {}", human_bytes(least)));
-  cpu::gemm_set_measuring(true);
   return list;
 }
+
+}  // namespace
 
 Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs,
                    int64_t limit, Backend& backend) {
@@ -170,9 +175,18 @@ Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Progra
                 .what = "the plan does not fit in " + human_bytes(limit),
                 .where = run.schema.where("training.batch_size"),
                 .expected = "at most " + human_bytes(limit),
-                .got = fmt::format("{} with everything recomputed that can be; largest: {}",
-                                   human_bytes(programs.needed_bytes()), largest),
+                .got = fmt::format("{}{}; largest: {}", human_bytes(programs.needed_bytes()),
+                                   run.settings.memory_limit > 0 && run.settings.recompute
+                                       ? " with everything recomputed that can be"
+                                       : "",
+                                   largest),
                 .remedy = remedy});
+}
+
+void check_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs,
+               Backend& backend) {
+  const int64_t room = memory_room(run.settings, backend);
+  if (programs.needed_bytes() > room) throw does_not_fit(request, run, programs, room, backend);
 }
 
 }  // namespace millrace

@@ -23,11 +23,11 @@ std::string predicted_text(std::optional<int64_t> predicted, const Backend& back
 std::string measured_text(std::optional<int64_t> peak, std::optional<int64_t> predicted,
                           const Backend& backend);
 
-// Changes to the config that were planned and found to fit, as "a.b=c  (needs …)".
-std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& run, int64_t limit,
-                                  Backend& backend);
-
+// With changes to the config that were planned and found to fit, or to come near.
 Error does_not_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs,
                    int64_t limit, Backend& backend);
+// Throws it where the programs take more than memory_room(): before anything is created.
+void check_fit(const RunRequest& request, const LoadedRun& run, const Programs& programs,
+               Backend& backend);
 
 }  // namespace millrace

@@ -12,7 +12,6 @@
 #include "cli/memory_report.h"
 #include "core/process.h"
 #include "core/text.h"
-#include "cpu/gemm.h"
 #include "cpu/machine.h"
 #include "cpu/parallel.h"
 #include "doctor/fit.h"
@@ -178,7 +177,6 @@ int plan_command(const PlanArguments& arguments) {
   DataProgress progress;
   const auto run = load_run(request, progress);
   std::string note;
-  if (absent) cpu::gemm_set_measuring(false);
   const auto backend = open_device(
       *run, [&](const std::string& text) { note = "; " + text; }, absent ? &*absent : nullptr);
   if (limit_flag > 0) run->settings.memory_limit = limit_flag;
@@ -188,9 +186,7 @@ int plan_command(const PlanArguments& arguments) {
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
   const bool on_host = backend->on_host();
   const int64_t arena = programs.total_bytes(), need = programs.needed_bytes(),
-                limit = s.memory_limit > 0 ? s.memory_limit
-                        : on_host          ? machine_memory_bytes()
-                                           : backend->memory_bytes();
+                limit = memory_room(s, *backend);
   const bool fits = need <= limit;
   const auto predicted = predicted_peak_bytes(programs, *run->model, *backend);
   if (!fits && !arguments.json && !arguments.grid)
@@ -203,7 +199,7 @@ int plan_command(const PlanArguments& arguments) {
   if (time.machine)
     time.update =
         predict_update(programs, s.grad_accum, shape_shares(*run->data.batches), *time.machine);
-  cpu::gemm_set_measuring(false);  // sizes only from here on
+  const SizesOnly sizes(*backend);
   Grid grid;
   FitChanges changes;
   if (arguments.grid) {

@@ -30,8 +30,7 @@ int profile_command(const ProfileArguments& arguments) {
         std::max<int64_t>(1, run->data.validation->batches_per_epoch() / kValidated);
   const Settings& s = run->settings;
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
-  if (s.memory_limit > 0 && programs.needed_bytes() > s.memory_limit)
-    throw does_not_fit(arguments.request, *run, programs, s.memory_limit, *backend);
+  check_fit(arguments.request, *run, programs, *backend);
   const auto folder = RunFolder::create(s.runs_folder, s.run_name + "-profile", false);
   folder->write("config.yaml", run->config_text);
   folder->set_config(run->schema.resolved_yaml());

@@ -162,8 +162,7 @@ int train_command(TrainArguments arguments) {
       backend->on_host() ? "" : fmt::format("; {} in {}", backend->name(), s.precision)));
   const int64_t planning = now_ns();
   const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
-  if (s.memory_limit > 0 && programs.needed_bytes() > s.memory_limit)
-    throw does_not_fit(arguments.request, *run, programs, s.memory_limit, *backend);
+  check_fit(arguments.request, *run, programs, *backend);
   say(fmt::format(
       "plan     {} arena, {}{:.2f} GFLOP per update, planned in {}",
       human_bytes(programs.total_bytes()),

@@ -154,7 +154,12 @@ class CpuBackend : public Backend {
     if (k->workspace_bytes) choice.workspace_bytes = k->workspace_bytes(site);
     return choice;
   }
-  void allow_timing(bool allowed) override { gemm_set_timing(allowed); }
+  bool allow_timing(bool allowed) override { return gemm_set_timing(allowed); }
+  bool set_sizes_only(bool on) override {
+    const bool before = !gemm_measuring();
+    gemm_set_measuring(!on);
+    return before;
+  }
   std::unique_ptr<Arena> allocate(int64_t bytes) override {
     return std::make_unique<CpuArena>(bytes);
   }

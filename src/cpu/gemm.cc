@@ -295,7 +295,7 @@ std::string GemmChoice::str() const {
 }
 
 void gemm_set_measuring(bool on) { measuring = on; }
-void gemm_set_timing(bool on) { may_time = on; }
+bool gemm_set_timing(bool on) { return may_time.exchange(on); }
 bool gemm_measuring() { return measuring; }
 
 std::string gemm_choices() {

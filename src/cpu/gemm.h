@@ -43,8 +43,8 @@ struct GemmChoice {
 GemmChoice gemm_choice(const GemmShape& shape);
 void gemm_set_measuring(bool on);
 // While off, a shape that is not remembered gets the fixed rule's choice, for the rest of the
-// process.
-void gemm_set_timing(bool on);
+// process. Whether it was on.
+bool gemm_set_timing(bool on);
 bool gemm_measuring();
 // The choices this process has made, as lines of text; pinned ones come before remembered and
 // measured ones. Lines that are not choices are passed over.

@@ -2,9 +2,11 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -71,6 +73,7 @@ class Captured {
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
   bool ready() const { return exec_ != nullptr; }
+  int64_t kernels() const { return kernels_; }  // that a launch starts
   void launch(cudaStream_t stream) const { MR_CUDA(cudaGraphLaunch(exec_, stream)); }
   // Of so many steps; of 0, which is timed and not kept, the memory does not count. Why it could
   // not be captured, or "".
@@ -95,6 +98,7 @@ class Captured {
       if (made == cudaSuccess) made = cudaGraphUpload(exec_, stream);
       if (made != cudaSuccess) reason = cudaGetErrorString(made);
       MR_CUDA(cudaMemGetInfo(&after, &all));
+      kernels_ = count_kernels(graph);
       context.captures.count += steps;
       if (steps > 0 && before > after)
         context.captures.bytes += static_cast<int64_t>(before - after);
@@ -109,7 +113,20 @@ class Captured {
   }
 
  private:
+  static int64_t count_kernels(cudaGraph_t graph) {
+    size_t count = 0;
+    MR_CUDA(cudaGraphGetNodes(graph, nullptr, &count));
+    std::vector<cudaGraphNode_t> nodes(count);
+    MR_CUDA(cudaGraphGetNodes(graph, nodes.data(), &count));
+    return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
+      cudaGraphNodeType type;
+      MR_CUDA(cudaGraphNodeGetType(node, &type));
+      return type == cudaGraphNodeTypeKernel;
+    });
+  }
+
   cudaGraphExec_t exec_ = nullptr;
+  int64_t kernels_ = 0;
 };
 
 }  // namespace millrace::cuda

@@ -34,17 +34,25 @@ std::string Choices::text_of(const Table& table) {
   return text;
 }
 
-std::string Choices::find(const std::string& key, const std::function<std::string()>& measure) {
+std::string Choices::find(const std::string& key, const std::function<std::string()>& measure,
+                          const std::string& untimed) {
   if (const auto used = used_.find(key); used != used_.end()) return used->second;
-  if (const auto found = remembered_.find(key); found != remembered_.end())
+  if (sizes_only_) {
+    const auto found = remembered_.find(key);
+    return found == remembered_.end() ? "" : found->second;
+  }
+  // An empty choice was no choice but a card that was too full to time one: not for ever.
+  if (const auto found = remembered_.find(key);
+      found != remembered_.end() && !found->second.empty())
     return used_[key] = found->second;
   if (!may_time_) return used_[key] = "";
-  return used_[key] = remember(key, measure(), true);
+  const std::string measured = measure();
+  return used_[key] = measured.empty() ? untimed : remember(key, measured, true);
 }
 
 std::string Choices::remember(const std::string& key, const std::string& value, bool first_stays) {
   const auto put = [&] {
-    if (!first_stays || !remembered_.contains(key)) remembered_[key] = value;
+    if (std::string& kept = remembered_[key]; !first_stays || kept.empty()) kept = value;
   };
   try {
     change_shared_file(file_, kMostBytes, [&](const std::string& text) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/file.h"
 
@@ -16,9 +17,12 @@ class Choices {
  public:
   explicit Choices(fs::path file);
   // The choice for `key`; `measure` is asked when none is known and timing is allowed. Empty: take
-  // what the rule says.
-  std::string find(const std::string& key, const std::function<std::string()>& measure);
-  void allow_timing(bool allowed) { may_time_ = allowed; }
+  // what the rule says. Where `measure` has no answer, `untimed` counts until the next start.
+  std::string find(const std::string& key, const std::function<std::string()>& measure,
+                   const std::string& untimed = "");
+  bool allow_timing(bool allowed) { return std::exchange(may_time_, allowed); }
+  // While on, what is not known is neither timed nor kept.
+  bool set_sizes_only(bool on) { return std::exchange(sizes_only_, on); }
   bool may_time() const { return may_time_; }
 
   std::string used() const;              // as lines of text
@@ -38,7 +42,7 @@ class Choices {
   std::string remember(const std::string& key, const std::string& value, bool first_stays);
 
   fs::path file_;
-  bool may_time_ = true;
+  bool may_time_ = true, sizes_only_ = false;
   Table remembered_, used_;
 };
 

@@ -63,6 +63,44 @@ TEST_F(ChoicesTest, ProcessesShareTheFile) {
   EXPECT_EQ(later.number("bytes"), 7);
 }
 
+// A card without memory to spare says nothing of the next start.
+TEST_F(ChoicesTest, WhatCouldNotBeTimedIsTimedTheNextTime) {
+  create_folders(file_.parent_path());
+  write_file(file_, "before : \n");  // as it was once remembered
+  int asked = 0;
+  auto full = [&] { return ++asked, std::string(); };
+  {
+    Choices choices(file_);
+    EXPECT_EQ(choices.find("product", full), "");
+    EXPECT_EQ(choices.find("product", full), "");
+    EXPECT_EQ(asked, 1) << "a run keeps to what it began with";
+    EXPECT_EQ(choices.find("route", full, "behind"), "behind");
+    EXPECT_EQ(choices.used(), "product : \nroute : behind\n");
+  }
+  Choices again(file_);
+  EXPECT_EQ(again.find("product", [] { return "algorithm 7"; }), "algorithm 7");
+  EXPECT_EQ(again.find("before", [] { return "algorithm 8"; }), "algorithm 8");
+  EXPECT_EQ(Choices(file_).find("before", full), "algorithm 8");
+  EXPECT_EQ(again.find(
+                "route", [] { return "inside"; }, "behind"),
+            "inside");
+}
+
+// A search among batches leaves nothing behind: not in a checkpoint, and not as a choice by rule
+// for the run that follows.
+TEST_F(ChoicesTest, PlansMadeForTheirSizesChooseNothing) {
+  Choices choices(file_);
+  EXPECT_EQ(choices.find("known", [] { return "3"; }), "3");
+  Choices later(file_);
+  EXPECT_FALSE(later.set_sizes_only(true));
+  EXPECT_EQ(later.find("known", [] { return "of its own"; }), "3");
+  EXPECT_EQ(later.find("product", [] { return "7"; }), "");
+  EXPECT_EQ(later.used(), "");
+  EXPECT_TRUE(later.set_sizes_only(false));
+  EXPECT_EQ(later.find("product", [] { return "7"; }), "7");
+  EXPECT_EQ(later.used(), "product : 7\n");
+}
+
 TEST_F(ChoicesTest, WhatIsNoNumberIsNotKnown) {
   create_folders(file_.parent_path());
   write_file(file_, "a : 12x\nb : -3\nc : \nd : 99999999999999999999\ne : 12\n");

@@ -143,6 +143,13 @@ class CudaBackend : public Backend {
   int64_t memory_bytes() const override { return context_.device().memory_bytes; }
   bool computes(Precision) const override { return true; }
   Precision usual_precision() const override { return Precision::bf16; }
+  int64_t room_bytes() const override {
+    size_t free = 0, total = 0;
+    MR_CUDA(cudaMemGetInfo(&free, &total));
+    // Where nobody tells what is ours, whoever takes memory finds out.
+    const auto now = vitals();
+    return now && now->bytes ? static_cast<int64_t>(free) + *now->bytes : memory_bytes();
+  }
   Ceiling measure_ceiling(Precision precision) override;
   std::optional<DeviceVitals> vitals() const override { return context_.nvml().vitals(); }
   std::optional<int64_t> overhead_bytes(Precision precision, int64_t graphs) const override {
@@ -153,18 +160,22 @@ class CudaBackend : public Backend {
     return bytes && *bytes < memory_bytes() ? bytes : std::nullopt;
   }
   void note_overhead(Precision precision, int64_t bytes) override {
-    // What neighbours take meanwhile cannot be told apart from what graphs do.
+    // What neighbours take meanwhile cannot be told apart from what graphs do; nor, where the list
+    // of processes is not to be had, from what is ours.
     if (const auto now = vitals(); now && now->shared()) return;
     const auto& [count, of_graphs] = context_.captures;
-    context_.choices().note_number(overhead_key(precision),
-                                   std::max<int64_t>(0, bytes - of_graphs));
+    const int64_t overhead = std::max<int64_t>(0, bytes - of_graphs);
+    const auto was = context_.choices().number(overhead_key(precision));
+    if (overhead > (was ? *was + (int64_t{1} << 30) : int64_t{4} << 30)) return;
+    context_.choices().note_number(overhead_key(precision), overhead);
     constexpr int64_t kEnough = 8;  // memory is taken in pieces that several graphs share
     if (count >= kEnough) context_.choices().note_number(graph_key(), of_graphs / count);
   }
   bool failed() const override { return context_.failed(); }
   std::string choices() const override { return context_.choices().used(); }
   void pin_choices(const std::string& choices) override { context_.choices().pin(choices); }
-  void allow_timing(bool allowed) override { context_.choices().allow_timing(allowed); }
+  bool allow_timing(bool allowed) override { return context_.choices().allow_timing(allowed); }
+  bool set_sizes_only(bool on) override { return context_.choices().set_sizes_only(on); }
 
   bool runs_beside() const override { return options_.capture; }
   int64_t runs_at_once() const override { return options_.capture ? options_.runs_at_once : 1; }

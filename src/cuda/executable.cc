@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
@@ -129,6 +130,7 @@ class CudaExecutable : public Executable, private Joinable {
   }
 
   std::string note() const override { return note_; }
+  int64_t kernels() const override { return whole_.kernels(); }
 
  private:
   struct Step {
@@ -178,14 +180,23 @@ class CudaExecutable : public Executable, private Joinable {
             run.ends->end.ns_since(run.ends->start), phase_ns);
   }
   void account(Ledger& ledger, int64_t begin_ns, int64_t ns, std::span<int64_t> phase_ns) override {
-    if (share_.empty()) share_.assign(steps_.size(), 1 / static_cast<double>(steps_.size()));
+    if (alone_ns_.empty()) alone_ns_.assign(steps_.size(), 1);
     NodeTimes& times = ledger.times_of(plan_);
     times.alone_ns.resize(times.ns.size());
     ++times.runs;
-    // One node behind the other, each as long as its share, also those that run beside others.
+    // One node behind the other, each as long as its share, also those that run beside others. None
+    // does that in the update: there each takes its own time.
+    const auto middle = alone_ns_.begin() + static_cast<std::ptrdiff_t>(update_);
+    const double all = static_cast<double>(ns),
+                 updating = std::accumulate(middle, alone_ns_.end(), 0.0),
+                 others = std::accumulate(alone_ns_.begin(), middle, 0.0);
+    const bool apart = overlaps_ && others > 0 && updating < all;
+    const double of_others =
+                     apart ? (all - updating) / others : all / std::max(others + updating, 1.0),
+                 of_update = apart ? 1 : of_others;
     int64_t at = begin_ns;
     for (size_t i = 0; i < steps_.size(); ++i) {
-      const auto taken = static_cast<int64_t>(static_cast<double>(ns) * share_[i]);
+      const auto taken = static_cast<int64_t>(alone_ns_[i] * (i < update_ ? of_others : of_update));
       const NodeId id = steps_[i].node.id;
       if (begin_ns > 0)
         ledger.timeline->add({at, at + taken, kComputeLane, plan_.graph[id].op->name,
@@ -193,7 +204,7 @@ class CudaExecutable : public Executable, private Joinable {
       at += taken;
       times.ns[static_cast<size_t>(id)] += taken;
       times.alone_ns[static_cast<size_t>(id)] +=
-          std::max(taken, static_cast<int64_t>(all_alone_ns_ * share_[i]));
+          std::max(taken, static_cast<int64_t>(alone_ns_[i]));
       phase_ns[static_cast<size_t>(plan_.graph[id].phase)] += taken;
     }
   }
@@ -218,7 +229,8 @@ class CudaExecutable : public Executable, private Joinable {
     std::vector<LaneNode> nodes;
     for (const Step& step : steps_) nodes.push_back(lane_node(plan_, step.node, step.part));
     const Lanes lanes(nodes);
-    if (!lanes.any_beside()) return launch(0, steps_.size(), false);
+    overlaps_ = lanes.any_beside();
+    if (!overlaps_) return launch(0, steps_.size(), false);
     const cudaStream_t main = context_.stream(), side = context_.side_stream();
     // Events of a capture are edges of its graph and nothing else: they are not needed afterwards.
     const Event forked(cudaEventDisableTiming), joined(cudaEventDisableTiming);
@@ -243,14 +255,10 @@ class CudaExecutable : public Executable, private Joinable {
         cudaEventRecordWithFlags(after_[at].get(), context_.stream(),
                                  capturing_ ? cudaEventRecordExternal : cudaEventRecordDefault));
   }
-  // Which share of a run each node takes.
   void read_profile() {
-    double total = 0;
-    share_.assign(steps_.size(), 0);
+    alone_ns_.resize(steps_.size());
     for (size_t i = 0; i < steps_.size(); ++i)
-      total += share_[i] = static_cast<double>(after_[i + 1].ns_since(after_[i]));
-    for (double& s : share_) s /= std::max(total, 1.0);
-    all_alone_ns_ = total;
+      alone_ns_[i] = static_cast<double>(after_[i + 1].ns_since(after_[i]));
   }
 
   void replay(Captured& captured, bool profiled) {
@@ -290,7 +298,8 @@ class CudaExecutable : public Executable, private Joinable {
   RunQueue* const queue_ = context_.queue;  // null: no run is put off
   ClockPair clock_;
   bool capture_, capturing_ = false;
-  const bool waits_;  // for every node that is launched alone
+  bool overlaps_ = false;  // in the captured run, some steps run beside others
+  const bool waits_;       // for every node that is launched alone
   std::vector<Step> steps_;
   size_t update_ = 0;  // the first step of the optimizer
   Captured whole_, profiled_;
@@ -298,8 +307,7 @@ class CudaExecutable : public Executable, private Joinable {
   std::deque<Run> pending_;
   std::array<int64_t, 3> banked_{};  // of runs that were settled to make room
   std::vector<Event> after_;         // of a profiled run: its start, then behind every node
-  std::vector<double> share_;        // per step, of the last profiled run,
-  double all_alone_ns_ = 0;          // which took so long: one step behind the other
+  std::vector<double> alone_ns_;     // of each step there: one behind the other
   size_t timed_ = 0;
   int64_t runs_ = 0, next_profile_ = 0;
   std::string note_;

@@ -102,7 +102,8 @@ std::optional<DeviceVitals> NvmlDevice::vitals() const {
       if (wide & bit) slowed += (slowed.empty() ? "" : ", ") + std::string(text);
   }
   vitals.bytes = own_bytes();
-  vitals.others_bytes = used_before_;
+  const auto used = used_bytes();
+  vitals.others_bytes = vitals.bytes && used ? *used - *vitals.bytes : used_before_;
   return vitals;
 }
 

@@ -2,8 +2,10 @@
 
 #include <nvrtc.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "core/error.h"
 
@@ -57,11 +59,26 @@ void check_nvrtc(nvrtcResult status, const char* call) {
 }
 #define MR_NVRTC(call) check_nvrtc((call), #call)
 
+// The architecture itself, or, of a device that is newer than this compiler, the newest one's PTX,
+// which its driver translates.
+std::string known(const std::string& architecture) {
+  int count = 0;
+  MR_NVRTC(nvrtcGetNumSupportedArchs(&count));
+  std::vector<int> list(static_cast<size_t>(count));
+  MR_NVRTC(nvrtcGetSupportedArchs(list.data()));
+  int newest = 0;
+  for (const int sm : list) {
+    if (architecture == fmt::format("sm_{}", sm)) return architecture;
+    newest = std::max(newest, sm);
+  }
+  return fmt::format("compute_{}", newest);
+}
+
 }  // namespace
 
 std::string compile_program(const std::string& source, const std::string& name,
                             const std::string& architecture) {
-  const std::string file = name + ".cu", target = "--gpu-architecture=" + architecture;
+  const std::string file = name + ".cu", target = "--gpu-architecture=" + known(architecture);
   const std::array<const char*, 3> options = {target.c_str(), "--std=c++17", "--fmad=true"};
   const auto headers = header_texts();
   nvrtcProgram raw = nullptr;
@@ -83,9 +100,15 @@ std::string compile_program(const std::string& source, const std::string& name,
   }
   size_t bytes = 0;
   MR_NVRTC(nvrtcGetCUBINSize(raw, &bytes));
-  std::string cubin(bytes, '\0');
-  MR_NVRTC(nvrtcGetCUBIN(raw, cubin.data()));
-  return cubin;
+  if (bytes > 0) {
+    std::string cubin(bytes, '\0');
+    MR_NVRTC(nvrtcGetCUBIN(raw, cubin.data()));
+    return cubin;
+  }
+  MR_NVRTC(nvrtcGetPTXSize(raw, &bytes));
+  std::string ptx(bytes, '\0');
+  MR_NVRTC(nvrtcGetPTX(raw, ptx.data()));
+  return ptx;
 }
 
 std::string run_time_compiler() {

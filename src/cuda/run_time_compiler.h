@@ -4,7 +4,8 @@
 
 namespace millrace::cuda {
 
-// The machine code of a program that may include "cuda/device.cuh", for an architecture ("sm_90").
+// The machine code of a program that may include "cuda/device.cuh", for an architecture ("sm_90"); of
+// one that the compiler does not know yet, PTX.
 std::string compile_program(const std::string& source, const std::string& name,
                             const std::string& architecture);
 // What the code depends on beside the source: the compiler's version and the headers' texts.

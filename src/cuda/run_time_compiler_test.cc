@@ -42,6 +42,14 @@ TEST(RunTimeCompiler, CompilesEveryElementwiseFunction) {
       }
 }
 
+TEST(RunTimeCompiler, GivesPtxToADeviceThatIsNewerThanIt) {
+  const std::string source = "extern \"C\" __global__ void one(int* x) { *x = 1; }";
+  EXPECT_NE(compile_program(source, "one", "sm_999").find(".visible .entry one("),
+            std::string::npos);
+  EXPECT_EQ(compile_program(source, "one", "sm_90").find(".visible .entry one("),
+            std::string::npos);
+}
+
 TEST(RunTimeCompiler, SaysWhatIsWrongAndWhere) {
   const ErrorFields said = error_of([] { compile_program("nonsense", "broken", "sm_80"); });
   EXPECT_NE(said.what.find("NVRTC"), std::string::npos) << said.what;

@@ -54,6 +54,8 @@ class Executable {
   // of nodes to the ledger they were run with. False: there were none.
   virtual bool settle(std::span<int64_t>) { return false; }
   virtual std::string note() const { return {}; }  // what a user should know about how it runs
+  // Kernels that a captured run starts; 0 where none was captured.
+  virtual int64_t kernels() const { return 0; }
 };
 
 // What a device says of itself while it works, as far as it does.
@@ -62,8 +64,8 @@ struct DeviceVitals {
   std::optional<double> joules;            // since its driver was loaded
   std::optional<std::string> slowed;       // why its clock is held down; empty: it is not
   std::optional<int64_t> bytes;            // of its memory, taken by this process
-  std::optional<int64_t> others_bytes;     // by others, when this process opened it
-  // Others had more than what an idle desktop or a monitor holds.
+  std::optional<int64_t> others_bytes;     // by others; where they cannot be told apart, at first
+  // Others have more than what an idle desktop or a monitor holds.
   bool shared() const { return others_bytes.value_or(0) > int64_t{1} << 30; }
 };
 
@@ -84,7 +86,8 @@ class Backend : public KernelChooser {
   virtual std::string name() const = 0;
   virtual DeviceKind kind() const { return {name(), ""}; }
   virtual bool on_host() const { return true; }       // its arenas are memory of this process
-  virtual int64_t memory_bytes() const { return 0; }  // of a device that is not
+  virtual int64_t memory_bytes() const { return 0; }  // of a device that is not,
+  virtual int64_t room_bytes() const { return memory_bytes(); }  // and what of it others leave
   // What it computes in, and what is taken when nobody says.
   virtual bool computes(Precision precision) const { return precision == Precision::fp32; }
   virtual Precision usual_precision() const { return Precision::fp32; }

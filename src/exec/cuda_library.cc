@@ -67,6 +67,11 @@ void* open_library() {
 
 bool has_cuda_library() { return !find_library().empty(); }
 
+bool has_nvidia_driver() {
+  std::error_code ignored;
+  return fs::exists("/proc/driver/nvidia/version", ignored);
+}
+
 std::unique_ptr<Backend> open_cuda(int index, const BackendOptions& options) {
   static void* const library = open_library();
   using Open = Backend*(const char*, int, const BackendOptions&);

@@ -36,6 +36,7 @@ class Session {
     executables_[plan]->run(ledger, before_update);
   }
   std::string note(size_t plan) const { return executables_[plan]->note(); }
+  int64_t kernels(size_t plan) const { return executables_[plan]->kernels(); }
 
   // Runs the plan again, node by node, and says which node is the first whose result is not finite:
   // "layers.3.attention: attention, output 0". Empty: none.

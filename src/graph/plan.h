@@ -31,13 +31,30 @@ class KernelChooser {
  public:
   virtual ~KernelChooser() = default;
   virtual KernelChoice choose(const OpCard& op, const OpSite& site) = 0;
-  // False: choices that are not known yet are made by rule, not by timing.
-  virtual void allow_timing(bool) {}
+  // False: choices that are not known yet are made by rule, not by timing. The answer before.
+  virtual bool allow_timing(bool) { return true; }
+  // True: plans are made for their sizes alone, so no choice is timed or counts afterwards. The
+  // answer before.
+  virtual bool set_sizes_only(bool) { return false; }
   // Whether a precision of 16 bits is what values are stored in, or what products round their
   // operands to and nothing else.
   virtual bool stores_halves() const { return true; }
   // Whether nodes can run at the same time (Plan::beside).
   virtual bool runs_beside() const { return false; }
+};
+
+// As long as it lives, plans are made for their sizes alone.
+class SizesOnly {
+ public:
+  explicit SizesOnly(KernelChooser& chooser)
+      : chooser_(chooser), before_(chooser.set_sizes_only(true)) {}
+  ~SizesOnly() { chooser_.set_sizes_only(before_); }
+  SizesOnly(const SizesOnly&) = delete;
+  SizesOnly& operator=(const SizesOnly&) = delete;
+
+ private:
+  KernelChooser& chooser_;
+  const bool before_;
 };
 
 enum class MemoryClass : uint8_t {

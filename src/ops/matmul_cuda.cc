@@ -345,18 +345,19 @@ Route choose(const Product& p, Context& context) {
     if (!fused) return route;
     const std::string key = fmt::format("route {} {}, or {} then {}", cublasLtGetVersion(),
                                         fused->gemm.str(), route.gemm.str(), route.rest.str());
-    const std::string choice = context.choices().find(key, [&]() -> std::string {
+    const auto faster = [&]() -> std::string {
       try {
         return seconds_of_route(p, *fused, context) <= seconds_of_route(p, route, context)
                    ? "inside"
                    : "behind";
       } catch (const Error&) {
-        // No memory to spare, or the library cannot after all: the choice that always works.
+        // No memory to spare, or the library cannot after all.
         (void)cudaGetLastError();
-        return "behind";
+        return "";
       }
-    });
-    return choice == "behind" ? route : *fused;
+    };
+    // Behind is what always works.
+    return context.choices().find(key, faster, "behind") == "behind" ? route : *fused;
   }
   MR_CHECK(false, "the plain product is always a route");
   return {};

@@ -9,11 +9,13 @@ namespace millrace::cuda {
 namespace {
 
 using Rank = unsigned long long;  // the higher, the earlier; no two of a row have the same
+// The rank of a NaN in the first place is below the highest number there is, which no rank reaches.
+constexpr unsigned kFirstPlace = 0xfffffffeu;
 
 __device__ __forceinline__ Rank rank_of(float x, unsigned place) {
   const unsigned bits = __float_as_uint(x + 0.0f);  // -0 is 0
   const unsigned ordered = isnan(x) ? 0xffffffffu : bits & 0x80000000 ? ~bits : bits | 0x80000000;
-  return (Rank)ordered << 32 | (0xffffffffu - place);
+  return (Rank)ordered << 32 | (kFirstPlace - place);
 }
 
 // The highest of this thread's places below `below`; 0: none.
@@ -45,7 +47,7 @@ __global__ void top_rows(const float* x, unsigned width, unsigned k, float* valu
     for (unsigned w = 0; w < warps; ++w)
       if (of_warp[w] > best) best = of_warp[w];
     if (own == best) {
-      const unsigned place = 0xffffffffu - (unsigned)best;
+      const unsigned place = kFirstPlace - (unsigned)best;
       values[row * k + round] = x[place];
       places[row * k + round] = (int)place;
       own = highest(x, width, best);
