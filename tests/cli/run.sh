@@ -153,6 +153,7 @@ refused "a number that is none" 2 'training.learning_rate' 'expected:' 'got:' --
 refused "no such choice" 2 'training.optimizer' 'adamw' 'got:' 'remedy:' -- train good.yaml training.optimizer=adamm
 refused "no such device" 2 'command line: device=gpu' 'expected: auto, cpu, cuda, or cuda:N' 'got:      gpu' 'remedy:' -- train good.yaml device=gpu
 refused "a device number that is none" 2 'device=cuda:x' 'expected:' 'remedy:' -- train good.yaml device=cuda:x
+refused "what does not fit the machine" 3 'good.yaml:11:15' 'training.batch_size' 'expected: at most' 'got:' 'remedy:' 'model.d_model=' -- train good.yaml device=cpu model.d_model=65536
 refused "a precision the CPU does not have" 2 'command line: training.precision=fp16' 'expected: auto, fp32' 'got:      fp16' 'remedy:' -- train good.yaml device=cpu training.precision=fp16
 if command -v nvidia-smi >/dev/null; then
   refused "a GPU that is not there" 2 'cuda:99' 'remedy:' -- train good.yaml device=cuda:99
