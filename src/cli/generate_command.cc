@@ -19,6 +19,7 @@
 #include "core/utf8_stream.h"
 #include "data/record_file.h"
 #include "io/quote.h"
+#include "io/utf8.h"
 #include "train/beam_search.h"
 #include "train/program.h"
 #include "train/weights.h"
@@ -79,6 +80,9 @@ struct Loaded {
     return {start, tokenizer->end_id(), tokenizer->unknown_id(), allowed()};
   }
   Prompt encoded(const std::string& text, const TextPlace& place) const {
+    if (!tokenizer->takes_any_bytes())
+      if (const auto fault = utf8_fault(text, place, "convert the text to UTF-8"))
+        throw Error(*fault);
     Prompt prompt;
     if (model->takes().open_words) {
       prompt.source = source_to_copy(*tokenizer, text, place, prompt.rare);
@@ -141,8 +145,8 @@ class Prompts {
   std::optional<Prompt> next() {
     if (!file_) return std::exchange(one_, std::nullopt);
     std::vector<std::string> fields;
-    TextPlace place;
-    switch (file_->next(fields, place)) {
+    std::vector<TextPlace> places;
+    switch (file_->next(fields, places)) {
       case RecordFile::Got::end:
         return std::nullopt;
       case RecordFile::Got::bad:
@@ -150,7 +154,7 @@ class Prompts {
       case RecordFile::Got::record:
         break;
     }
-    return loaded_.encoded(fields[0], place);
+    return loaded_.encoded(fields[0], places[0]);
   }
 
  private:

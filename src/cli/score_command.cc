@@ -91,8 +91,7 @@ class Lines {
     file_ = open_record_file(DataFormat::lines, path, {}, {});
   }
   bool next() {
-    TextPlace place;
-    if (file_->next(fields_, place) == RecordFile::Got::end) return false;
+    if (file_->next(fields_, places_) == RecordFile::Got::end) return false;
     ++count_;
     return true;
   }
@@ -102,6 +101,7 @@ class Lines {
  private:
   std::unique_ptr<RecordFile> file_;
   std::vector<std::string> fields_;
+  std::vector<TextPlace> places_;
   int64_t count_ = 0;
 };
 

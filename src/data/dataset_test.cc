@@ -129,6 +129,75 @@ TEST_F(DatasetTest, NotUtf8NamesThePlace) {
   EXPECT_EQ(open(options).train.size(), 9);
 }
 
+// Whatever reads it: a tokenizer that took bytes for characters would train on them without a word.
+TEST_F(DatasetTest, EveryTokenizerButBytesWantsUtf8) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += fmt::format("the number {} is written\n", i);
+  const std::string good = file("good.txt", lines), bad = file("bad.txt", lines + "caf\xE9 noir\n");
+  const std::string learned =
+      open({.train = {good}, .format = "lines", .tokenizer = {.kind = "word"}}).folder /
+      "tokenizer.json";
+  for (const std::string format : {"text", "lines"})
+    for (const std::string& kind : {std::string("word"), std::string("bpe"), std::string("unigram"),
+                                    std::string("char"), learned}) {
+      SCOPED_TRACE(format + " " + kind);
+      DataOptions options{
+          .train = {bad}, .format = format, .tokenizer = {.kind = kind, .vocab_size = 320}};
+      const ErrorFields e = refusal_of([&] { open(options); });
+      EXPECT_EQ(e.what, "the text is not UTF-8");
+      EXPECT_EQ(e.where, fmt::format("{}:301:4 (byte {})", bad, lines.size() + 3));
+      EXPECT_EQ(e.got, "bytes E9 20 6E 6F");
+      EXPECT_EQ(e.code, ErrorCode::config);
+      if (format == "text") continue;
+      options.skip_bad_records = true;
+      const Dataset data = open(options);
+      EXPECT_EQ(data.counts.bad, 1);
+      EXPECT_TRUE(has(data.counts.first_bad, "bad.txt:301:4")) << data.counts.first_bad;
+    }
+  // Bytes are bytes, also where the tokenizer is a file.
+  const std::string bytes =
+      open({.train = {good}, .tokenizer = {.kind = "byte"}}).folder / "tokenizer.json";
+  for (const std::string& kind : {std::string("byte"), bytes})
+    for (const std::string format : {"text", "lines"})
+      EXPECT_EQ(open({.train = {bad}, .format = format, .tokenizer = {.kind = kind}}).counts.bad,
+                0);
+}
+
+TEST_F(DatasetTest, ABadCharacterIsReportedWhereItStands) {
+  const DataOptions files{.train = {file("a.en", "one\ntwo\n")},
+                          .train_target = {file("a.de", "eins\nzw\xF6lf\n")},
+                          .validation_fraction = 0};
+  EXPECT_EQ(refusal_of([&] { open(files); }).where, path("a.de") + ":2:3 (byte 7)");
+  // As it stands in the file: quotes are doubled there, and other columns stand before.
+  const DataOptions csv{.train = {file("a.csv",
+                                       "id,q,a\n"
+                                       "7,one,1\n"
+                                       "8,\"two\nlines\",\"\"\"x\"\" \n\"\"y\"\" \xE9\"\n")},
+                        .fields = {"a", "q"},
+                        .validation_fraction = 0};
+  EXPECT_EQ(refusal_of([&] { open(csv); }).where, path("a.csv") + ":5:7 (byte 43)");
+  // The same for a character that only the tokenizer refuses.
+  const DataOptions unknown{.train = {file("b.csv", "q,a\nx,y\n")},
+                            .validation = {file("c.csv", "q,a\nx,\"y\ny\"\nx,z\n")},
+                            .fields = {"q", "a"}};
+  EXPECT_EQ(refusal_of([&] { open(unknown); }).where, path("c.csv") + ":2:5 (byte 8)");
+}
+
+TEST_F(DatasetTest, Utf16IsNamed) {
+  const std::string little("\xFF\xFEt\0e\0x\0t\0\n\0h\0i\0\n\0", 18);
+  DataOptions options{.validation_fraction = 0, .skip_bad_records = true};
+  for (const std::string name : {"a.txt", "a.csv", "a.tsv", "a.jsonl"})
+    for (const std::string format : {"auto", "lines"}) {
+      options.train = {file(name, little)};
+      options.format = format;
+      const ErrorFields e = refusal_of([&] { open(options); });
+      EXPECT_EQ(e.what, "the file is UTF-16");
+      EXPECT_EQ(e.where, path(name) + ":1:1 (byte 0)");
+      EXPECT_TRUE(has(e.remedy, "iconv")) << e.remedy;
+    }
+  EXPECT_EQ(open({.train = {path("a.txt")}, .tokenizer = {.kind = "byte"}}).counts.bad, 0);
+}
+
 // Longer than any buffer, so that pieces are cut and joined: the tokens are those of the whole.
 TEST_F(DatasetTest, LongTextsAreCutWithoutATrace) {
   std::string text;

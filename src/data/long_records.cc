@@ -27,8 +27,10 @@ struct Long {
 };
 
 // File and line of record `number` of a split, in the second of two files when `in_target`.
-std::string place_of(const DataOptions& source, SplitName split, int64_t number, bool in_target) {
-  const DataRequest request = make_data_request(source);
+std::string place_of(const DataOptions& source, const Tokenizer& tokenizer, SplitName split,
+                     int64_t number, bool in_target) {
+  DataRequest request = make_data_request(source);
+  request.records.any_bytes = tokenizer.takes_any_bytes();
   RecordReader reader(request.records, request.sources);
   const size_t fields =
       request.records.fields.size() == 2 || !request.sources[0].targets.empty() ? 2 : 1;
@@ -40,11 +42,8 @@ std::string place_of(const DataOptions& source, SplitName split, int64_t number,
       number -= records;
       continue;
     }
-    std::string file = block.file;
-    for (const SplitFiles& files : request.sources)
-      for (size_t i = 0; in_target && i < files.targets.size(); ++i)
-        if (files.files[i] == block.file) file = files.targets[i].string();
-    return fmt::format("{}:{}", file, block.fields[static_cast<size_t>(number) * fields].line);
+    const TextPlace place = block.place(static_cast<size_t>(number) * fields + (in_target ? 1 : 0));
+    return fmt::format("{}:{}", place.file, place.line);
   }
   return fmt::format("data.{}", split_name(split));  // another reads less of it by now
 }
@@ -79,17 +78,18 @@ void refuse_long_records(const Dataset& data, SplitName split, const BatchOption
   }
   for (const Long* found : {&whole, &sources, &targets}) {
     if (found->count == 0) continue;
-    throw Error({.code = ErrorCode::config,
-                 .what = fmt::format("a {} is longer than training.{}", found->what, found->key),
-                 .where = place_of(source, split, found->record, found == &targets),
-                 .expected = fmt::format("at most {} tokens, its end token among them",
-                                         with_commas(found->limit)),
-                 .got = fmt::format("{} tokens; {} of {} are too long, the longest has {}",
-                                    with_commas(found->length), with_commas(found->count),
-                                    with_commas(records), with_commas(found->most)),
-                 .remedy = fmt::format("training.{}={}, or data.on_long_record=cut", found->key,
-                                       found->most - found->limit +
-                                           (found == &sources ? options.max_source : max_length))});
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = fmt::format("a {} is longer than training.{}", found->what, found->key),
+         .where = place_of(source, data.tokenizer(), split, found->record, found == &targets),
+         .expected =
+             fmt::format("at most {} tokens, its end token among them", with_commas(found->limit)),
+         .got = fmt::format("{} tokens; {} of {} are too long, the longest has {}",
+                            with_commas(found->length), with_commas(found->count),
+                            with_commas(records), with_commas(found->most)),
+         .remedy = fmt::format(
+             "training.{}={}, or data.on_long_record=cut", found->key,
+             found->most - found->limit + (found == &sources ? options.max_source : max_length))});
   }
 }
 

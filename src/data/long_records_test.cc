@@ -50,7 +50,7 @@ TEST_F(LongRecords, SidesOfPairsInTwoFiles) {
 TEST_F(LongRecords, OfADrawnSplitTheLineIsThatOfTheFile) {
   std::string rows = "q,a\n";
   for (int i = 0; i < 200; ++i) rows += "\"x\ny\",z\n";
-  rows += "\"x\ny\",zzzzz\n";  // lines 402 and 403
+  rows += "\"x\ny\",zzzzz\n";  // lines 402 and 403, where the target is
   for (int i = 0; i < 100; ++i) rows += "x,z\n";
   DataOptions options{.train = {file("a.csv", rows)},
                       .fields = {"q", "a"},
@@ -63,7 +63,7 @@ TEST_F(LongRecords, OfADrawnSplitTheLineIsThatOfTheFile) {
       try {
         refuse_long_records(data, split, apart(9, 3), options);
       } catch (const Error& error) {
-        EXPECT_EQ(error.fields().where, path("a.csv") + ":402");
+        EXPECT_EQ(error.fields().where, path("a.csv") + ":403");
         ++found;
       }
     }

@@ -17,10 +17,10 @@ namespace {
 template <typename Use>
 void for_each_field(const RecordBlock& block, Use use) {
   size_t begin = 0;
-  for (const RecordBlock::Field& field : block.fields) {
-    use(std::string_view(block.text).substr(begin, field.end - begin),
-        TextPlace{block.file, field.line, field.column, field.byte});
-    begin = field.end;
+  for (size_t i = 0; i < block.fields.size(); ++i) {
+    const size_t end = block.fields[i].end;
+    use(std::string_view(block.text).substr(begin, end - begin), block.place(i));
+    begin = end;
   }
 }
 
@@ -178,7 +178,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
 }
 
 Prepared write_token_stores(const fs::path& folder, const std::string& key,
-                            const Tokenizer& tokenizer, const RecordOptions& records,
+                            const Tokenizer& tokenizer, RecordOptions records,
                             const std::vector<SplitFiles>& sources, int threads, int64_t bytes_all,
                             const ProgressFunction& progress) {
   Prepared prepared;
@@ -187,6 +187,7 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
   const int32_t end_id = has_records(records.format) ? tokenizer.end_id() : -1;
   const bool pairs =
       records.fields.size() == 2 || (!sources.empty() && !sources[0].targets.empty());
+  records.any_bytes = tokenizer.takes_any_bytes();
   RecordReader reader(records, sources);
   reader.set_cut([&](std::string_view text) { return tokenizer.last_cut(text); });
   prepared.times = for_each_block<EncodedBlock>(

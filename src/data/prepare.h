@@ -43,7 +43,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
 // Writes a token store for each split that has tokens into `folder`, which exists and is empty.
 // Records end with the tokenizer's end token when it has one.
 Prepared write_token_stores(const fs::path& folder, const std::string& key,
-                            const Tokenizer& tokenizer, const RecordOptions& records,
+                            const Tokenizer& tokenizer, RecordOptions records,
                             const std::vector<SplitFiles>& sources, int threads, int64_t bytes_all,
                             const ProgressFunction& progress);
 

@@ -10,6 +10,7 @@
 #include "io/csv.h"
 #include "io/json_lines.h"
 #include "io/quote.h"
+#include "io/utf8.h"
 
 namespace millrace {
 namespace {
@@ -55,8 +56,10 @@ class WholeRecords {
     const size_t got = stream_->read(std::span(buffer_).subspan(before));
     buffer_.resize(before + got);
     ended_ = got < bytes;
+    if (!first) return;
+    refuse_utf16(buffer_, place_.file);
     constexpr std::string_view kMark = "\xEF\xBB\xBF";  // that some editors put first
-    if (first && buffer_.starts_with(kMark)) {
+    if (buffer_.starts_with(kMark)) {
       buffer_.erase(0, kMark.size());
       place_.byte += static_cast<int64_t>(kMark.size());
     }
@@ -102,9 +105,10 @@ class Lines {
 class LineFile : public RecordFile {
  public:
   explicit LineFile(const fs::path& path) : lines_(path) {}
-  Got next(std::vector<std::string>& fields, TextPlace& place) override {
+  Got next(std::vector<std::string>& fields, std::vector<TextPlace>& places) override {
     fields.resize(1);
-    return lines_.next(fields[0], place) ? Got::record : Got::end;
+    places.resize(1);
+    return lines_.next(fields[0], places[0]) ? Got::record : Got::end;
   }
   int64_t file_bytes_read() const override { return lines_.file_bytes_read(); }
 
@@ -116,10 +120,11 @@ class ParallelFile : public RecordFile {
  public:
   ParallelFile(const fs::path& source, const fs::path& target)
       : source_(source), target_(target), source_name_(source), target_name_(target) {}
-  Got next(std::vector<std::string>& fields, TextPlace& place) override {
+  Got next(std::vector<std::string>& fields, std::vector<TextPlace>& places) override {
     fields.resize(2);
-    TextPlace other;
-    const bool first = source_.next(fields[0], place), second = target_.next(fields[1], other);
+    places.resize(2);
+    const bool first = source_.next(fields[0], places[0]),
+               second = target_.next(fields[1], places[1]);
     lines_ += first && second ? 1 : 0;
     if (first != second)
       throw Error({.code = ErrorCode::config,
@@ -172,11 +177,11 @@ class SeparatedFile : public RecordFile {
       wanted_.push_back(static_cast<size_t>(found - header.begin()));
     }
   }
-  Got next(std::vector<std::string>& fields, TextPlace& place) override {
+  Got next(std::vector<std::string>& fields, std::vector<TextPlace>& places) override {
     const Got got = next_row(row_);
     if (got != Got::record) return got;
-    place = {records_.file(), records_.line(), 1, records_.byte()};
     if (row_.size() != columns_) {
+      const TextPlace place = records_.place();
       fault_ = Error({.code = ErrorCode::config,
                       .what = "a record has another number of fields than the header",
                       .where = fmt::format("{}:{} (byte {})", place.file, place.line, place.byte),
@@ -186,7 +191,11 @@ class SeparatedFile : public RecordFile {
       return Got::bad;
     }
     fields.clear();
-    for (const size_t column : wanted_) fields.push_back(row_[column]);
+    places.clear();
+    for (const size_t column : wanted_) {
+      fields.push_back(row_[column]);
+      places.push_back(records_.place(column));
+    }
     return Got::record;
   }
   int64_t file_bytes_read() const override { return pieces_.file_bytes_read(); }
@@ -218,7 +227,7 @@ class JsonLinesFile : public RecordFile {
  public:
   JsonLinesFile(const fs::path& path, const std::vector<std::string>& names)
       : pieces_(path), names_(names), records_("", names_, {}) {}
-  Got next(std::vector<std::string>& fields, TextPlace& place) override {
+  Got next(std::vector<std::string>& fields, std::vector<TextPlace>& places) override {
     for (;;) {
       try {
         if (records_.next(fields)) break;
@@ -230,7 +239,8 @@ class JsonLinesFile : public RecordFile {
       if (piece.empty()) return Got::end;
       records_ = JsonLines(piece, names_, pieces_.place());
     }
-    place = {records_.file(), records_.line(), 1, records_.byte()};
+    places.clear();
+    for (size_t i = 0; i < fields.size(); ++i) places.push_back(records_.place(i));
     return Got::record;
   }
   int64_t file_bytes_read() const override { return pieces_.file_bytes_read(); }

@@ -17,9 +17,10 @@ class RecordFile {
  public:
   virtual ~RecordFile() = default;
   enum class Got { record, bad, end };
-  // The fields of the next record, and where it stands. A bad one has a fault(), with file, line
-  // and byte, and reading goes on behind it. Error when the file itself cannot be read on.
-  virtual Got next(std::vector<std::string>& fields, TextPlace& place) = 0;
+  // The fields of the next record, and where the text of each begins. A bad one has a fault(), with
+  // file, line and byte, and reading goes on behind it. Error when the file itself cannot be read
+  // on.
+  virtual Got next(std::vector<std::string>& fields, std::vector<TextPlace>& places) = 0;
   virtual int64_t file_bytes_read() const = 0;
   const Error& fault() const { return *fault_; }
 
@@ -28,7 +29,8 @@ class RecordFile {
 };
 
 // `names`: the fields wanted, for formats that have names. `target`, when not empty, is the file of
-// the second fields.
+// the second fields. Error when the file begins as UTF-16 does: it has no lines that could be told
+// apart, whoever reads them.
 std::unique_ptr<RecordFile> open_record_file(DataFormat format, const fs::path& path,
                                              const fs::path& target,
                                              const std::vector<std::string>& names);

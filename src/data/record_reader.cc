@@ -6,12 +6,20 @@
 #include "core/text.h"
 #include "io/quote.h"
 #include "io/token_file.h"
+#include "io/utf8.h"
 
 namespace millrace {
 namespace {
 
 constexpr size_t kBlock = 1 << 18;  // large enough to make handing over cheap, small in memory
 constexpr size_t kLongestUncut = size_t{1} << 30;
+
+constexpr const char *kUtf8Remedy =
+                         "convert the text to UTF-8 (from Latin-1: iconv -f LATIN1 -t UTF-8), or "
+                         "use data.tokenizer=byte",
+                     *kUtf8RecordRemedy =
+                         "convert the file to UTF-8 (from Latin-1: iconv -f LATIN1 -t UTF-8), or "
+                         "pass over such records with data.on_bad_record=skip";
 
 bool starts_character(char c) { return (c & 0xC0) != 0x80; }
 
@@ -28,6 +36,12 @@ bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n"
 std::string_view split_name(SplitName split) {
   constexpr std::array<std::string_view, kSplits> names = {"train", "validation", "test"};
   return names[static_cast<size_t>(split)];
+}
+
+TextPlace RecordBlock::place(size_t field) const {
+  const Field& f = fields[field];
+  const bool target = !target_file.empty() && field % 2 == 1;
+  return {target ? target_file : file, f.line, f.column, f.byte, f.form};
 }
 
 RecordReader::RecordReader(RecordOptions options, std::vector<SplitFiles> sources)
@@ -139,8 +153,12 @@ bool RecordReader::next_piece(RecordBlock& block) {
   const bool closes = ended || full_;
   block.split = sources_[source_].split;
   block.text.assign(pending_, 0, used);
+  if (token_width_ == 0 && !options_.any_bytes) {
+    if (stream_ && place_.byte == 0) refuse_utf16(pending_, place_.file);
+    if (const auto fault = utf8_fault(block.text, place_, kUtf8Remedy)) throw Error(*fault);
+  }
   counts_.chars[static_cast<size_t>(block.split)] += characters(block.text);
-  block.fields.push_back({used, place_.line, place_.column, place_.byte});
+  block.fields.push_back({used, place_.line, place_.column, place_.byte, place_.form});
   block.file = place_.file;
   block.token_width = token_width_;
   block.closes = closes;
@@ -185,8 +203,7 @@ SplitName drawn_split(const RecordOptions& options, SplitName from, int64_t numb
 }
 
 void RecordReader::read_record() {
-  TextPlace place;
-  const RecordFile::Got got = records_->next(fields_, place);
+  const RecordFile::Got got = records_->next(fields_, places_);
   if (got == RecordFile::Got::end) return close_records();
   if (got == RecordFile::Got::bad) return pass_over(records_->fault());
   const auto blank = std::count_if(fields_.begin(), fields_.end(), is_blank);
@@ -194,22 +211,23 @@ void RecordReader::read_record() {
     ++counts_.empty;
     return;
   }
-  if (blank > 0) return pass_over(half_empty(place));
+  if (blank > 0) return pass_over(half_empty());
+  for (size_t i = 0; i < fields_.size() && !options_.any_bytes; ++i)
+    if (const auto fault = utf8_fault(fields_[i], places_[i], kUtf8RecordRemedy))
+      return pass_over(*fault);
   if (in_training()) {
     for (const std::string& field : fields_) within_limit(field);
     if (full_) return close_records();  // a record that the limit would cut is left out
-    int64_t before = 0;
-    for (const int64_t n : counts_.records) before += n;
-    full_ = before + 1 == options_.max_records;
+    full_ = counts_.all_records() + 1 == options_.max_records;
   }
-  int64_t number = counts_.bad + counts_.empty;
-  for (const int64_t n : counts_.records) number += n;
+  const int64_t number = counts_.bad + counts_.empty + counts_.all_records();
   const SplitName split = drawn_split(options_, sources_[source_].split, number);
   RecordBlock& open = open_[static_cast<size_t>(split)];
-  for (const std::string& field : fields_) {
-    counts_.chars[static_cast<size_t>(split)] += characters(field);
-    open.text += field;
-    open.fields.push_back({open.text.size(), place.line, place.column, place.byte});
+  for (size_t i = 0; i < fields_.size(); ++i) {
+    counts_.chars[static_cast<size_t>(split)] += characters(fields_[i]);
+    open.text += fields_[i];
+    const TextPlace& place = places_[i];
+    open.fields.push_back({open.text.size(), place.line, place.column, place.byte, place.form});
   }
   ++counts_.records[static_cast<size_t>(split)];
   if (open.text.size() >= kBlock) give(open);
@@ -221,16 +239,13 @@ void RecordReader::pass_over(const Error& fault) {
   if (counts_.bad++ == 0) counts_.first_bad = fault.what();
 }
 
-Error RecordReader::half_empty(const TextPlace& place) const {
+Error RecordReader::half_empty() const {
   const size_t side = is_blank(fields_[0]) ? 0 : 1;
-  const std::vector<fs::path>& targets = sources_[source_].targets;
-  // Two files are read line by line: the line is the same in both.
-  const std::string file = side == 1 && !targets.empty() ? targets[file_ - 1].string() : place.file;
   return Error({.code = ErrorCode::config,
                 .what = fmt::format("a pair without a {}", side == 0 ? "source" : "target"),
-                .where = fmt::format("{}:{}", file, place.line),
+                .where = fmt::format("{}:{}", places_[side].file, places_[side].line),
                 .expected = "text on both sides",
-                .got = targets.empty()
+                .got = sources_[source_].targets.empty()
                            ? fmt::format("an empty field {}", quote(options_.fields[side]))
                            : "an empty line",
                 .remedy = "mend it, or pass over such pairs with data.on_bad_record=skip"});
@@ -245,7 +260,9 @@ void RecordReader::close_records() {
 
 void RecordReader::give(RecordBlock& open) {
   const SplitName split = open.split;
-  open.file = sources_[source_].files[file_ - 1].string();
+  const SplitFiles& source = sources_[source_];
+  open.file = source.files[file_ - 1].string();
+  if (!source.targets.empty()) open.target_file = source.targets[file_ - 1].string();
   ready_.push_back(std::move(open));
   open = RecordBlock();
   open.split = split;

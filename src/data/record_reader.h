@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "core/error.h"
 #include "data/record_file.h"
 #include "io/byte_stream.h"
+#include "io/text_place.h"
 
 namespace millrace {
 
@@ -22,15 +25,18 @@ std::string_view split_name(SplitName split);
 // Some records of one split, or a piece of a long text.
 struct RecordBlock {
   struct Field {
-    size_t end = 0;                          // in `text`; it begins where the one before ends
-    int64_t line = 1, column = 1, byte = 0;  // of its record
+    size_t end = 0;  // in `text`; it begins where the one before ends
+    int64_t line = 1, column = 1, byte = 0;
+    TextPlace::Form form = TextPlace::Form::plain;
   };
   SplitName split = SplitName::train;
   int token_width = 0;        // of a file of tokens: `text` is ids of so many bytes
-  std::string file;           // that all of it is from
+  std::string file;           // that all of it is from,
+  std::string target_file;    // but every second field, when this is not empty
   std::string text;           // of all fields, end to end
   std::vector<Field> fields;  // as many of each record as the records have
   bool closes = true;         // the last field is whole: no piece of it follows
+  TextPlace place(size_t field) const;
 };
 
 // The files of one split. `targets`, when there are any, hold the second fields of the records that
@@ -50,8 +56,9 @@ struct RecordOptions {
   int64_t max_chars = 0, max_records = 0;  // of the training files; 0: no limit
   bool count_bytes = false;                // characters are bytes
   bool skip_bad = false;
-  bool joined = false;  // no end token between source and target
-  int token_width = 2;  // of files of tokens that do not say
+  bool joined = false;     // no end token between source and target
+  bool any_bytes = false;  // texts need not be UTF-8: the tokenizer takes whatever bytes there are
+  int token_width = 2;     // of files of tokens that do not say
 };
 
 // Where record `number` of all goes that comes from the files of split `from`.
@@ -61,6 +68,9 @@ SplitName drawn_split(const RecordOptions& options, SplitName from, int64_t numb
 // has some on one side only is a bad record.
 struct RecordCounts {
   std::array<int64_t, kSplits> records{}, chars{};
+  int64_t all_records() const {
+    return std::accumulate(records.begin(), records.end(), int64_t{0});
+  }
   int64_t bad = 0, empty = 0;
   std::string first_bad;  // what was wrong with it
 };
@@ -72,7 +82,8 @@ class RecordReader {
   // Where a long text may be cut: as Tokenizer::last_cut. Behind a whole character unless set.
   void set_cut(std::function<size_t(std::string_view)> cut) { cut_ = std::move(cut); }
   // The next block, or false behind the last. Error with file, line and byte at a bad record,
-  // unless those are passed over.
+  // unless those are passed over, and at a long text that is not UTF-8. Error when there is nothing
+  // in the files of a split.
   bool next(RecordBlock& block);
 
   const RecordCounts& counts() const { return counts_; }
@@ -84,7 +95,7 @@ class RecordReader {
   void skip_token_header(const fs::path& path);
   void read_record();
   void pass_over(const Error& fault);  // or throw it
-  Error half_empty(const TextPlace& place) const;
+  Error half_empty() const;
   void close_records();
   bool open_record_file();
   void give(RecordBlock& open);
@@ -109,6 +120,7 @@ class RecordReader {
 
   std::unique_ptr<RecordFile> records_;
   std::vector<std::string> fields_;
+  std::vector<TextPlace> places_;          // of the fields
   std::array<RecordBlock, kSplits> open_;  // being filled
   std::vector<RecordBlock> ready_;
 };

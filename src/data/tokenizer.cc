@@ -14,6 +14,7 @@
 #include "data/word_tokenizer.h"
 #include "io/json_parser.h"
 #include "io/quote.h"
+#include "io/utf8.h"
 
 namespace millrace {
 namespace {
@@ -21,25 +22,14 @@ namespace {
 // The largest published ones take 30 MB.
 constexpr int64_t kMaxTokenizerBytes = int64_t{64} << 20;
 
-[[noreturn]] void not_utf8(std::string_view text, const TextPlace& place, size_t at) {
-  std::string bytes;
-  for (const char c : text.substr(at, 4)) {
-    bytes += fmt::format("{}{:02X}", bytes.empty() ? "" : " ", static_cast<unsigned char>(c));
-  }
-  throw Error({.code = ErrorCode::config,
-               .what = "the text is not UTF-8",
-               .where = place.inside(text, at),
-               .expected = "UTF-8, which the char tokenizer reads",
-               .got = "bytes " + bytes,
-               .remedy = "convert the text to UTF-8, or use data.tokenizer=byte"});
-}
-
 // Calls use(code point, byte offset) for every character.
 template <typename Use>
 void for_each_code_point(std::string_view text, const TextPlace& place, Use use) {
   for (size_t at = 0; at < text.size();) {
     const CodePoint c = code_point_at(text, at);
-    if (c.bytes == 0) not_utf8(text, place, at);
+    if (c.bytes == 0)
+      throw Error(
+          *utf8_fault(text, place, "convert the text to UTF-8, or use data.tokenizer=byte"));
     use(c.value, at);
     at += c.bytes;
   }
@@ -61,6 +51,7 @@ class ByteTokenizer : public Tokenizer {
   explicit ByteTokenizer(bool with_end) : with_end_(with_end) {}
   std::string name() const override { return "byte"; }
   int64_t vocab_size() const override { return with_end_ ? 257 : 256; }
+  bool takes_any_bytes() const override { return true; }
   int32_t start_id() const override { return end_id(); }
   int32_t end_id() const override { return with_end_ ? 256 : -1; }
   void encode(std::string_view text, const TextPlace&, std::vector<int32_t>& out) const override {

@@ -33,6 +33,10 @@ class Tokenizer {
   // for the message when the text holds what this tokenizer does not know.
   virtual void encode(std::string_view text, const TextPlace& place,
                       std::vector<int32_t>& out) const = 0;
+  // Whether a text may be any bytes. All others are made for Unicode characters, byte-level BPE
+  // too: its words are cut by what characters they hold, and bytes that are none were never learned
+  // from.
+  virtual bool takes_any_bytes() const { return false; }
   // Error when an id is outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   // What a corpus is stored as: rare words may have ids of their own behind the vocabulary, which

@@ -16,8 +16,9 @@ bool CsvRecords::next(std::vector<std::string>& fields) {
   };
   while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) advance(at_ + 1);
   if (at_ == text_.size()) return false;
+  record_ = at_;
   record_line_ = place_.line;
-  record_byte_ = place_.byte + static_cast<int64_t>(at_);
+  begins_.clear();
   auto refuse = [&](const char* what, size_t at, const std::string& expected) {
     const auto line = place_.line + std::count(text_.begin() + static_cast<ptrdiff_t>(at_),
                                                text_.begin() + static_cast<ptrdiff_t>(at), '\n');
@@ -37,7 +38,9 @@ bool CsvRecords::next(std::vector<std::string>& fields) {
   size_t at = at_;
   for (;;) {
     std::string field;
-    if (at < text_.size() && text_[at] == '"') {
+    const bool quoted = at < text_.size() && text_[at] == '"';
+    begins_.push_back({at + (quoted ? 1 : 0), quoted});
+    if (quoted) {
       const size_t open = at++;
       for (;;) {
         const size_t close = text_.find('"', at);
@@ -65,6 +68,17 @@ bool CsvRecords::next(std::vector<std::string>& fields) {
   }
   advance(at);
   return true;
+}
+
+TextPlace CsvRecords::place() const {
+  return {place_.file, record_line_, 1, place_.byte + static_cast<int64_t>(record_)};
+}
+
+TextPlace CsvRecords::place(size_t field) const {
+  TextPlace here = place();
+  here.advance(text_.substr(record_, begins_[field].at - record_));
+  if (begins_[field].quoted) here.form = TextPlace::Form::doubled_quotes;
+  return here;
 }
 
 size_t whole_csv_records(std::string_view text, char separator) {

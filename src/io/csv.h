@@ -22,17 +22,23 @@ class CsvRecords {
   // on behind the line.
   bool next(std::vector<std::string>& fields);
 
-  // Of the record that was read last.
-  int64_t line() const { return record_line_; }
-  int64_t byte() const { return record_byte_; }
-  const std::string& file() const { return place_.file; }
+  // Of the record that was read last, while `text` is there: where it begins, and where the text of
+  // a field does, behind the quote when it is quoted.
+  TextPlace place() const;
+  TextPlace place(size_t field) const;
 
  private:
   std::string_view text_;
   char separator_;
   TextPlace place_;
   size_t at_ = 0;
-  int64_t record_line_ = 0, record_byte_ = 0;
+  size_t record_ = 0;  // where the last one begins
+  int64_t record_line_ = 0;
+  struct FieldBegin {
+    size_t at;
+    bool quoted;
+  };
+  std::vector<FieldBegin> begins_;  // of its fields
 };
 
 // How much of `text`, which begins at a record, are whole records: behind the last line end outside

@@ -30,11 +30,27 @@ TEST(CsvTest, TellsWhereItIs) {
   CsvRecords records("a,\"x\ny\"\nb,2\n", ',', {"a.csv", 10, 1, 100});
   Fields fields;
   ASSERT_TRUE(records.next(fields));
-  EXPECT_EQ(records.line(), 10);
-  EXPECT_EQ(records.byte(), 100);
+  EXPECT_EQ(records.place().line, 10);
+  EXPECT_EQ(records.place().byte, 100);
   ASSERT_TRUE(records.next(fields));
-  EXPECT_EQ(records.line(), 12);
-  EXPECT_EQ(records.byte(), 108);
+  EXPECT_EQ(records.place().line, 12);
+  EXPECT_EQ(records.place().byte, 108);
+}
+
+TEST(CsvTest, TellsWhereFieldsBegin) {
+  CsvRecords records("a,b\n\u00E9,\"x\n\"\"y\",,z\n", ',', {"a.csv", 10, 1, 100});
+  Fields fields;
+  ASSERT_TRUE(records.next(fields));
+  ASSERT_TRUE(records.next(fields));
+  ASSERT_EQ(fields.size(), 4u);
+  auto place = [&](size_t field, std::string_view text, size_t at) {
+    return records.place(field).inside(text, at);
+  };
+  EXPECT_EQ(place(0, fields[0], 0), "a.csv:11:1 (byte 104)");
+  EXPECT_EQ(place(1, fields[1], 0), "a.csv:11:4 (byte 108)");
+  EXPECT_EQ(place(1, fields[1], 3), "a.csv:12:3 (byte 112)") << "behind the doubled quote";
+  EXPECT_EQ(place(2, fields[2], 0), "a.csv:12:6 (byte 115)");
+  EXPECT_EQ(place(3, fields[3], 0), "a.csv:12:7 (byte 116)");
 }
 
 TEST(CsvTest, RefusesAndGoesOnBehind) {

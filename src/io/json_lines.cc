@@ -49,8 +49,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 class JsonLines::Scanner {
  public:
   Scanner(std::string_view line, const TextPlace& place, std::vector<Key>& keys,
-          std::vector<std::string>& fields)
-      : line_(line), place_(place), keys_(keys), fields_(fields) {}
+          std::vector<std::string>& fields, std::vector<size_t>& begins)
+      : line_(line), place_(place), keys_(keys), fields_(fields), begins_(begins) {}
 
   void record() {
     if (line_.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
@@ -63,8 +63,10 @@ class JsonLines::Scanner {
     for (const Key& key : keys_) {
       if (!key.seen && !key.fields.empty())
         refuse("a field is missing", begin, "a string", key.path);
-      for (size_t i = 1; i < key.fields.size(); ++i)
+      for (size_t i = 1; i < key.fields.size(); ++i) {
         fields_[key.fields[i]] = fields_[key.fields[0]];
+        begins_[key.fields[i]] = begins_[key.fields[0]];
+      }
     }
   }
 
@@ -99,7 +101,9 @@ class JsonLines::Scanner {
              keys_[key->inner[0]].path);
     switch (c) {
       case '"':
-        return string(key != nullptr ? &fields_[key->fields[0]] : nullptr);
+        if (key == nullptr) return string(nullptr);
+        begins_[key->fields[0]] = at_ + 1;
+        return string(&fields_[key->fields[0]]);
       case '{':
         return object(key, depth);
       case '[':
@@ -316,6 +320,7 @@ class JsonLines::Scanner {
   const TextPlace& place_;
   std::vector<Key>& keys_;
   std::vector<std::string>& fields_;
+  std::vector<size_t>& begins_;
   std::string name_;
   size_t at_ = 0;
 };
@@ -323,7 +328,7 @@ class JsonLines::Scanner {
 JsonLines::JsonLines(std::string_view text, std::span<const std::string> names, TextPlace place)
     : text_(text),
       keys_(1),
-      field_count_(names.size()),
+      begins_(names.size()),
       next_line_(place.line),
       first_byte_(place.byte),
       record_(std::move(place)) {
@@ -359,13 +364,21 @@ bool JsonLines::next(std::vector<std::string>& fields) {
 
     record_.line = number;
     record_.byte = first_byte_ + static_cast<int64_t>(begin);
-    fields.resize(field_count_);
+    fields.resize(begins_.size());
     for (Key& key : keys_) key.seen = false;
-    Scanner(line, record_, keys_, fields).record();
+    line_ = line;
+    Scanner(line, record_, keys_, fields, begins_).record();
     return true;
   }
   fields.clear();
   return false;
+}
+
+TextPlace JsonLines::place(size_t field) const {
+  TextPlace here = record_;
+  here.advance(line_.substr(0, begins_[field]));
+  here.form = TextPlace::Form::escaped;
+  return here;
 }
 
 }  // namespace millrace

@@ -25,10 +25,10 @@ class JsonLines {
   // nothing in them that UTF-8 cannot say.
   bool next(std::vector<std::string>& fields);
 
-  // Of the record that was read last.
-  int64_t line() const { return record_.line; }
-  int64_t byte() const { return record_.byte; }
-  const std::string& file() const { return record_.file; }
+  // Of the record that was read last, while `text` is there: where its line begins, and where the
+  // text of a field does.
+  const TextPlace& place() const { return record_; }
+  TextPlace place(size_t field) const;
 
  private:
   class Scanner;
@@ -42,9 +42,10 @@ class JsonLines {
   };
 
   std::string_view text_;
+  std::string_view line_;  // of the last record
   std::vector<Key> keys_;
-  size_t field_count_;
-  size_t at_ = 0;  // the next line
+  std::vector<size_t> begins_;  // of the fields of the last record, in its line
+  size_t at_ = 0;               // the next line
   int64_t next_line_, first_byte_;
   TextPlace record_;
 };

@@ -57,12 +57,15 @@ TEST(JsonLinesTest, TellsWhereItIs) {
   JsonLines lines("{\"text\":\"a\"}\n\n{\"text\":\"b\"}\n", names, {"a.jsonl", 10, 1, 100});
   Fields fields;
   ASSERT_TRUE(lines.next(fields));
-  EXPECT_EQ(lines.line(), 10);
-  EXPECT_EQ(lines.byte(), 100);
+  EXPECT_EQ(lines.place().line, 10);
+  EXPECT_EQ(lines.place().byte, 100);
   ASSERT_TRUE(lines.next(fields));
-  EXPECT_EQ(lines.line(), 12);
-  EXPECT_EQ(lines.byte(), 114);
-  EXPECT_EQ(lines.file(), "a.jsonl");
+  EXPECT_EQ(lines.place().line, 12);
+  EXPECT_EQ(lines.place().byte, 114);
+  EXPECT_EQ(lines.place().file, "a.jsonl");
+  // Of a text with escapes only the begin is known.
+  EXPECT_EQ(lines.place(0).inside(fields[0], 0), "a.jsonl:12:10 (byte 123)");
+  EXPECT_EQ(lines.place(0).inside("a\nb", 2), "a.jsonl:12:10 (byte 123)");
   EXPECT_FALSE(lines.next(fields));
 }
 
@@ -79,7 +82,7 @@ TEST(JsonLinesTest, RefusesAndGoesOnBehind) {
     EXPECT_EQ(e.fields().where, "a.jsonl:2:15 (byte 28): `text`");
     EXPECT_EQ(e.fields().got, "`2}`");
   }
-  EXPECT_EQ(lines.line(), 2);
+  EXPECT_EQ(lines.place().line, 2);
   ASSERT_TRUE(lines.next(fields));
   EXPECT_EQ(fields, Fields{"b"});
   try {

@@ -80,8 +80,8 @@ void Settings::declare(Schema& s) {
       .help("How much text builtin:grammar writes.");
   s.choice("data.on_bad_record", &data.on_bad_record, {"error", "skip"})
       .help(
-          "What a record that cannot be read, or a pair with text on one side only, does: end the "
-          "run, or be passed over and counted.");
+          "What a record that cannot be read or is not UTF-8, or a pair with text on one side "
+          "only, does: end the run, or be passed over and counted.");
   s.choice("data.on_long_record", &data.on_long_record, {"cut", "error"})
       .help(
           "What a record longer than training.max_length, or a source longer than "

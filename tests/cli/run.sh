@@ -663,7 +663,7 @@ printf 'q,a\none,1\n"two\nlines", \nthree,3\n' >half.csv
 half=(data.train=half.source data.train_target=half.target)
 refused "a pair without a source" 2 'a pair without a source' 'half.source:2' 'expected: text on both sides' 'got:      an empty line' 'data.on_bad_record=skip' -- train pairs.yaml "${half[@]}"
 refused "a pair without a target" 2 'a pair without a target' 'half.source:2' 'remedy:' -- train pairs.yaml data.train=half.target data.train_target=half.source
-refused "a pair with an empty field" 2 'a pair without a target' 'half.csv:3' 'an empty field `a`' 'data.on_bad_record=skip' -- train pairs.yaml data.train=half.csv data.train_target=[] data.format=csv 'data.fields=[q, a]'
+refused "a pair with an empty field" 2 'a pair without a target' 'half.csv:4' 'an empty field `a`' 'data.on_bad_record=skip' -- train pairs.yaml data.train=half.csv data.train_target=[] data.format=csv 'data.fields=[q, a]'
 run data stats pairs.yaml "${half[@]}" data.on_bad_record=skip data.validation_fraction=0.01
 holds "pairs with one side passed over" 0 '1 bad records were passed over' 'half.source:2' '3 training, 0 validation, 0 test; 0 empty, 1 bad'
 refused "a field that the file lacks" 2 'no column is called `text`' 'half.csv:1' 'got:      q, a' 'remedy:' -- train pairs.yaml data.train=half.csv data.train_target=[] data.format=csv 'data.fields=[q, text]'

@@ -91,7 +91,7 @@ Verdict run_json_lines(std::string_view bytes) {
       require(fields == fields_by_another_reader(line), "another reader reads something else");
     });
     require(verdict.accepted || !fields_by_another_reader(line), "another reader takes the line");
-    require(lines.line() == number && lines.byte() == begin, "the place is wrong");
+    require(lines.place().line == number && lines.place().byte == begin, "the place is wrong");
     if (verdict.accepted) continue;
     if (first.accepted) first = verdict;
     if (++refusals == kMaxRefused) return first;
