@@ -60,19 +60,19 @@ class Maker {
 class KeptTokens : public TokenArray {
  public:
   // `stored_size`: the ids are below it.
-  KeptTokens(std::shared_ptr<const Maker> maker, SplitName split, int64_t stored_size)
-      : store_(open(*maker, split, stored_size),
-               [=](const Error& error, const TokenStore& damaged) {
-                 const CacheLock making(maker->folder(), maker->observer());
-                 maker->observer().note(again_text(error));
-                 maker->make();
-                 auto made = open(*maker, split, stored_size);
-                 // Places were counted in what turned out to be damaged.
-                 if (made->info() != damaged.info())
-                   throw damaged_cache(maker->folder(), "as many tokens as were made again",
-                                       "another number");
-                 return made;
-               }) {}
+  // `name`: of the store in the maker's folder.
+  KeptTokens(std::shared_ptr<const Maker> maker, const std::string& name, int64_t stored_size)
+      : store_(open(*maker, name, stored_size), [=](const Error& error, const TokenStore& damaged) {
+          const CacheLock making(maker->folder(), maker->observer());
+          maker->observer().note(again_text(error));
+          maker->make();
+          auto made = open(*maker, name, stored_size);
+          // Places were counted in what turned out to be damaged.
+          if (made->info() != damaged.info())
+            throw damaged_cache(maker->folder(), "as many tokens as were made again",
+                                "another number");
+          return made;
+        }) {}
   int64_t tokens() const override { return store_.current()->tokens(); }
   int64_t records() const override { return store_.current()->records(); }
   void read(int64_t begin, std::span<int32_t> out) const override {
@@ -83,9 +83,9 @@ class KeptTokens : public TokenArray {
   }
 
  private:
-  static std::shared_ptr<const TokenStore> open(const Maker& maker, SplitName split,
+  static std::shared_ptr<const TokenStore> open(const Maker& maker, const std::string& name,
                                                 int64_t stored_size) {
-    const fs::path folder = maker.folder() / split_name(split);
+    const fs::path folder = maker.folder() / name;
     auto store = std::make_shared<TokenStore>(folder, maker.key());
     if (store->info().vocab_size != stored_size)
       throw damaged_cache(folder, fmt::format("{} ids", with_commas(stored_size)),
@@ -180,14 +180,19 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   data.tokenizer_name = header.tokenizer_name;
   for (size_t i = 0; i < kSplits; ++i) {
     if (!header.splits[i]) continue;
-    Split& split = data.split(static_cast<SplitName>(i));
-    split.open = std::make_shared<KeptTokens>(maker, static_cast<SplitName>(i), header.stored_size);
+    const auto name = static_cast<SplitName>(i);
+    Split& split = data.split(name);
+    split.open =
+        std::make_shared<KeptTokens>(maker, std::string(split_name(name)), header.stored_size);
     check_count(i, split.open->records(), header.fields);
     split.tokens = split.open;
     if (header.stored_size != header.vocab_size)
       split.tokens =
           std::make_shared<WithoutRare>(split.open, header.vocab_size, header.unknown_id);
     split.end = split.tokens->tokens();
+    if (header.fields == 1 || name == SplitName::train) continue;
+    split.target_texts = std::make_shared<KeptTokens>(maker, target_texts_name(name), 256);
+    check_count(i, split.target_texts->records(), 1);
   }
   data.shared_tokenizer = open_tokenizer(folder / header.tokenizer_file, header);
   return data;

@@ -44,6 +44,8 @@ struct Split {
   std::shared_ptr<const TokenArray> tokens;  // null: there is none
   std::shared_ptr<const TokenArray> open;    // the same, with rare words by ids of their own
   int64_t begin = 0, end = 0;                // which of the tokens, for a long text
+  // The targets of pairs that are not trained on, as they were given: their bytes.
+  std::shared_ptr<const TokenArray> target_texts = {};
   int64_t size() const { return end - begin; }
 };
 

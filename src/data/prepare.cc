@@ -52,7 +52,25 @@ struct EncodedBlock {
   std::vector<int32_t> ids = {};
   std::vector<size_t> ends = {};  // of fields
   bool closes = true;
+  std::vector<int32_t> target_bytes = {};  // of pairs that are validated
+  std::vector<size_t> target_ends = {};
 };
+
+// The stores of one split.
+struct SplitWriters {
+  std::unique_ptr<TokenStoreWriter> tokens, target_texts;
+};
+
+// Records end to end, the last of them with more to come unless it `closes`.
+void add_records(TokenStoreWriter& writer, std::span<const int32_t> ids,
+                 const std::vector<size_t>& ends, bool closes) {
+  size_t at = 0;
+  for (const size_t end : ends) {
+    writer.add(ids.subspan(at, end - at));
+    if (closes || end < ids.size()) writer.end_record();
+    at = end;
+  }
+}
 
 // Lines, and of long ones pieces that the library takes.
 void add_sentences(std::string_view text, std::vector<std::string>& out) {
@@ -104,6 +122,8 @@ const std::vector<std::string>& tokenizer_kinds() {
   static const std::vector<std::string> kinds = {"char", "byte", "word", "bpe", "unigram", "ids"};
   return kinds;
 }
+
+std::string target_texts_name(SplitName split) { return fmt::format("{}-text", split_name(split)); }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
                                           const RecordOptions& records,
@@ -183,7 +203,7 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
                             const ProgressFunction& progress) {
   Prepared prepared;
   const int64_t begin = now_ns();
-  std::array<std::unique_ptr<TokenStoreWriter>, kSplits> writers;
+  std::array<SplitWriters, kSplits> writers;
   const int32_t end_id = has_records(records.format) ? tokenizer.end_id() : -1;
   const bool pairs =
       records.fields.size() == 2 || (!sources.empty() && !sources[0].targets.empty());
@@ -201,26 +221,32 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
           else
             tokenizer.encode_stored(text, place, encoded.ids);
           const bool source = pairs && encoded.ends.size() % 2 == 0;
+          if (pairs && !source && block.split != SplitName::train) {
+            for (const char c : text) encoded.target_bytes.push_back(static_cast<unsigned char>(c));
+            encoded.target_ends.push_back(encoded.target_bytes.size());
+          }
           if (end_id >= 0 && !(source && records.joined)) encoded.ids.push_back(end_id);
           encoded.ends.push_back(encoded.ids.size());
         });
         return encoded;
       },
       [&](const EncodedBlock& encoded, int64_t file_bytes) {
-        auto& writer = writers[static_cast<size_t>(encoded.split)];
-        if (!writer)
-          writer = std::make_unique<TokenStoreWriter>(folder / split_name(encoded.split), key,
-                                                      tokenizer.stored_size());
-        size_t at = 0;
-        for (const size_t end : encoded.ends) {
-          writer->add(std::span(encoded.ids).subspan(at, end - at));
-          if (encoded.closes || end < encoded.ids.size()) writer->end_record();
-          at = end;
-        }
+        SplitWriters& to = writers[static_cast<size_t>(encoded.split)];
+        const bool validated = pairs && encoded.split != SplitName::train;
+        if (!to.tokens)
+          to.tokens = std::make_unique<TokenStoreWriter>(folder / split_name(encoded.split), key,
+                                                         tokenizer.stored_size());
+        if (!to.target_texts && validated)
+          to.target_texts = std::make_unique<TokenStoreWriter>(
+              folder / target_texts_name(encoded.split), key, 256);
+        add_records(*to.tokens, encoded.ids, encoded.ends, encoded.closes);
+        if (validated)
+          add_records(*to.target_texts, encoded.target_bytes, encoded.target_ends, true);
         progress("tokenizing", file_bytes, bytes_all);
       });
-  for (const auto& writer : writers)
-    if (writer) writer->commit();
+  for (const SplitWriters& of : writers)
+    for (const auto* writer : {&of.tokens, &of.target_texts})
+      if (*writer) (*writer)->commit();
   prepared.counts = reader.counts();
   prepared.seconds = seconds_since(begin);
   return prepared;

@@ -40,8 +40,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
                                           const std::vector<SplitFiles>& sources, int threads,
                                           int64_t bytes_all, const ProgressFunction& progress);
 
-// Writes a token store for each split that has tokens into `folder`, which exists and is empty.
-// Records end with the tokenizer's end token when it has one.
+// What the store of a split's target texts is called.
+std::string target_texts_name(SplitName split);
+
+// Writes a token store for each split that has tokens into `folder`, which exists and is empty; of
+// pairs that are not trained on the targets' texts too, in a store of bytes. Records end with the
+// tokenizer's end token when it has one.
 Prepared write_token_stores(const fs::path& folder, const std::string& key,
                             const Tokenizer& tokenizer, RecordOptions records,
                             const std::vector<SplitFiles>& sources, int threads, int64_t bytes_all,

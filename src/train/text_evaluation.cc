@@ -20,15 +20,21 @@ class PairsInOrder {
   int64_t size() const { return split_.tokens->records() / 2; }
   std::vector<int32_t> source(int64_t i) const { return field(*split_.tokens, 2 * i); }
   // With the words that the vocabulary lacks, where the tokenizer keeps them.
-  std::string source_text(int64_t i) const { return text(2 * i); }
-  std::string target_text(int64_t i) const { return text(2 * i + 1); }
-
- private:
-  std::string text(int64_t number) const {
-    std::vector<int32_t> ids = field(*split_.open, number);
+  std::string source_text(int64_t i) const {
+    std::vector<int32_t> ids = field(*split_.open, 2 * i);
     if (!ids.empty() && ids.back() == data_.end_id) ids.pop_back();
     return data_.tokenizer().decode_stored(ids);
   }
+  // As the data has it, whatever the tokenizer would give back of it: what `generate` writes is
+  // measured against the same.
+  std::string target_text(int64_t i) const {
+    std::string text;
+    for (const int32_t byte : field(*split_.target_texts, i))
+      text += static_cast<char>(static_cast<uint8_t>(byte));
+    return text;
+  }
+
+ private:
   static std::vector<int32_t> field(const TokenArray& tokens, int64_t number) {
     std::array<int64_t, 2> begins;
     tokens.record_begins(number, begins);

@@ -636,6 +636,17 @@ holds "eval on test data" 0 'split    test' 'eval/loss ' 'eval/bleu '
 report "which gives what the same pairs give as validation data" "$(cmp "$work/text" "$work/out" 2>&1)"
 run eval runs/latest
 report "and not what other pairs give" "$(cmp -s "$work/text" "$work/out" && echo "  the same metrics")"
+# Texts are measured against those of the files, as `score` does it, not against what the tokenizer makes of them.
+for i in 1 2 3 4 5 6; do echo "$i, Three (THREE)!" >>loud.target; done
+head -6 pairs.source >loud.source
+run train pairs.yaml --run-name loud data.tokenizer=word data.lower_case=true data.min_frequency=1 data.train=loud.source data.train_target=loud.target data.validation=loud.source data.validation_target=loud.target training.max_steps=60 training.learning_rate=0.02
+run eval runs/latest
+sed -n 's/^eval\/\(bleu\|chrf\|rouge1\) *//p' "$work/out" | awk '{printf "%.2f\n", $1}' >"$work/of-eval"
+run generate runs/latest --input loud.source
+cp "$work/out" loud.texts
+run score loud.texts loud.target
+sed -n 's/^\(bleu\|chrf\|rouge1\) *//p' "$work/out" | awk '{printf "%.2f\n", $1}' >"$work/of-score"
+report "eval measures what score does" "$(grep -qv '^0.00' "$work/of-eval" || echo '  nothing is right'; diff "$work/of-eval" "$work/of-score")"
 refused "eval on test data that is not there" 2 'no test data' '`data.test`' 'expected: files in data.test' 'got:      neither' 'remedy:   data.test=FILE' -- eval "$pairs" --split test
 refused "eval on a split of no name" 2 '--split' 'tset' 'validation' -- eval "$pairs" --split tset
 run train pairs.yaml --run-name drawn data.test_fraction=0.4 data.validation_fraction=0.2 training.max_eval_batches=1 training.batch_size=1
