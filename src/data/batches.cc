@@ -460,7 +460,7 @@ void check_length(const Dataset& data, const Split& split, SplitName name, int64
        .expected = data.records ? "at least one record"
                                 : fmt::format("at least {} tokens (training.max_length + 1)",
                                               with_commas(window)),
-       .got = fmt::format("{} tokens", with_commas(count)),
+       .got = fmt::format("{} tokens in {}", with_commas(count), data.source_of(name)),
        .remedy = remedy});
 }
 
@@ -570,8 +570,9 @@ std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName name,
                    .what = "no pair has both a source and a target",
                    .where = fmt::format("data.{}", split_name(name)),
                    .expected = "a token on either side",
-                   .got = fmt::format("{} pairs, all empty on one",
-                                      with_commas(data.counts.records[static_cast<size_t>(name)])),
+                   .got = fmt::format("{} pairs of {}, all empty on one",
+                                      with_commas(data.counts.records[static_cast<size_t>(name)]),
+                                      data.source_of(name)),
                    .remedy = "check data.fields, or the two files"});
     return std::make_unique<PairBatches>(data, split, std::move(index), options);
   }
@@ -581,8 +582,9 @@ std::unique_ptr<Batches> make_batches(const Dataset& data, SplitName name,
                  .what = "no record holds anything to predict",
                  .where = fmt::format("data.{}", split_name(name)),
                  .expected = "a token behind another one",
-                 .got = fmt::format("{} records, all too short",
-                                    with_commas(index->current()->summary().before.count)),
+                 .got = fmt::format("{} records of {}, all too short",
+                                    with_commas(index->current()->summary().before.count),
+                                    data.source_of(name)),
                  .remedy = "give longer records, or raise training.max_length"});
   if (options.batching == "buckets")
     return std::make_unique<BucketBatches>(data, split, std::move(index), options);

@@ -124,7 +124,7 @@ TEST(WindowBatches, ShorterThanOneWindow) {
   EXPECT_EQ(e.code, ErrorCode::config);
   EXPECT_EQ(e.where, "data.train");
   EXPECT_TRUE(has(e.expected, "11 tokens"));
-  EXPECT_EQ(e.got, "10 tokens");
+  EXPECT_EQ(e.got, "10 tokens in memory");
   EXPECT_TRUE(has(e.remedy, "training.max_length=9"));
 }
 

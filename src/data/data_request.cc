@@ -177,6 +177,11 @@ DataRequest make_data_request(const DataOptions& options) {
   if (records.fields.size() > 2)
     throw config_error("too many fields", "data.fields", "one, or two for source and target",
                        fmt::format("{}", fmt::join(records.fields, ", ")), "data.fields=text");
+  if (records.fields.size() == 2 && records.fields[0] == records.fields[1])
+    throw config_error("source and target are the same field", "data.fields",
+                       "two fields, or one that the model goes on with",
+                       fmt::format("{}", fmt::join(records.fields, ", ")),
+                       "data.fields=[SOURCE, TARGET]");
   const bool paths = records.format == DataFormat::trajectories,
              separate = has_records(records.format) || paths;
   check_class_column(options.class_column, paths, records.format);

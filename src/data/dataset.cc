@@ -205,7 +205,8 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
   std::optional<ChangeStatistics> changes;
   int64_t channels = 0, number = 0, done = 0;
   const RecordOptions& o = request_.records;
-  for (const SplitFiles& source : request_.sources)
+  for (const SplitFiles& source : request_.sources) {
+    const int64_t before = number, bad_before = prepared.counts.bad;
     for (const fs::path& file : source.files) {
       observer_.progress("reading the paths", done, request_.file_bytes);
       std::string bytes;
@@ -236,9 +237,19 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
         if (source.split == SplitName::train) changes->add_path(scene.values_of(path));
       }
     }
+    if (number == before)
+      throw config_error(
+          fmt::format("no path in {}", file_names(source.files)),
+          fmt::format("data.{}", split_name(source.split)), "at least one trajectory",
+          fmt::format("none; {} bad ones were passed over", prepared.counts.bad - bad_before),
+          "check the files");
+  }
   if (!writers[0])
-    throw config_error("no path to train on", "data.train", "at least one trajectory", "none",
-                       "check the files");
+    throw config_error(
+        fmt::format("no path of {} is left to train on", file_names(request_.sources[0].files)),
+        "data.train", "at least one trajectory",
+        fmt::format("all {} drawn for validation and test", number),
+        "more paths, or a smaller data.validation_fraction");
   check_unchanged(request_);
   DatasetHeader header{.key = key_, .file_bytes = request_.file_bytes, .trajectories = true};
   for (size_t i = 0; i < kSplits; ++i) {
@@ -357,6 +368,9 @@ Dataset open_dataset(const DataOptions& options, DataObserver& observer) {
                 : request.sources[0].files.size() == 1 && request.sources[0].targets.empty()
                     ? request.sources[0].files[0].string()
                     : fmt::format("{} files", request.stamps.size());
+  data.sources.fill(data.source);
+  for (const SplitFiles& s : request.sources)
+    if (!s.files.empty()) data.sources[static_cast<size_t>(s.split)] = file_names(s.files);
   const bool own_validation = data.validation.tokens != nullptr || !options.validation.empty();
   if (!data.records && !request.grammar && !own_validation && data.train.tokens) {
     // The end of a long text is kept for validation.
@@ -378,6 +392,7 @@ Dataset dataset_in_memory(std::shared_ptr<const Tokenizer> tokenizer, std::vecto
   data.vocab_size = tokenizer->vocab_size();
   data.tokenizer_name = tokenizer->name();
   data.source = "memory";
+  data.sources.fill(data.source);
   data.train.end = std::ssize(train);
   data.train.tokens = std::make_shared<TokensInMemory>(std::move(train));
   if (!validation.empty()) {

@@ -89,9 +89,11 @@ struct Dataset {
   bool has(SplitName name) const {
     return split(name).tokens || trajectories[static_cast<size_t>(name)];
   }
-  Normalisation normalisation;              // of these: of all paths of data.train
-  std::optional<double> entropy_per_token;  // nats; known for the grammar only
-  std::string source;                       // "input.txt", "12 files"
+  Normalisation normalisation;               // of these: of all paths of data.train
+  std::optional<double> entropy_per_token;   // nats; known for the grammar only
+  std::string source;                        // "input.txt", "12 files"
+  std::array<std::string, kSplits> sources;  // the files of each split, for messages
+  const std::string& source_of(SplitName name) const { return sources[static_cast<size_t>(name)]; }
   std::string tokenizer_name;
   RecordCounts counts;
   int64_t file_bytes = 0;

@@ -331,6 +331,87 @@ TEST_F(DatasetTest, BadRecordsEndTheRunOrArePassedOver) {
   EXPECT_TRUE(has(e.where, "b.csv.gz")) << e.where;
 }
 
+TEST_F(DatasetTest, FilesOfASplitThatHoldNothingAreNamed) {
+  const std::string header = file("header.csv", "text,note\n"),
+                    blank = file("blank.csv", "text,note\n ,1\n\"\",2\n"),
+                    bad = file("bad.csv", "text,note\n1\n2\n"),
+                    good = file("good.csv", "text\nx\n");
+  for (const std::string kind : {"char", "word", "bpe", "byte"}) {
+    SCOPED_TRACE(kind);
+    DataOptions options{.train = {header}, .tokenizer = {.kind = kind, .min_frequency = 1}};
+    ErrorFields e = refusal_of([&] { open(options); });
+    EXPECT_EQ(e.what, "nothing to read in " + header);
+    EXPECT_EQ(e.where, "data.train");
+    EXPECT_EQ(e.got, "none");
+    options.train = {blank, header};
+    e = refusal_of([&] { open(options); });
+    EXPECT_EQ(e.what, "nothing to read in " + blank + " and 1 other file");
+    EXPECT_EQ(e.got, "none; 2 are empty");
+    options.train = {bad};
+    options.skip_bad_records = true;
+    e = refusal_of([&] { open(options); });
+    EXPECT_EQ(e.got, "none; 2 bad ones were passed over");
+    EXPECT_TRUE(has(e.remedy, "data.on_bad_record=error"));
+  }
+  EXPECT_EQ(refusal_of([&] { open({.train = {good}, .validation = {header}}); }).where,
+            "data.validation");
+  EXPECT_EQ(refusal_of([&] { open({.train = {good}, .test = {header}}); }).where, "data.test");
+  EXPECT_EQ(
+      refusal_of([&] { open({.train = {good}, .test = {header}, .validation_fraction = 0}); }).what,
+      "nothing to read in " + header);
+  const ErrorFields e = refusal_of(
+      [&] { open({.train = {file("l.txt", "long\n")}, .format = "lines", .max_chars = 2}); });
+  EXPECT_EQ(e.got, "none; the first is longer than data.max_chars 2");
+  // A packed file of nothing is not empty on disk.
+  const unsigned char packed[] = {0x1F, 0x8B, 0x08, 0, 0, 0, 0, 0, 0x02, 0x03,
+                                  0x03, 0x00, 0,    0, 0, 0, 0, 0, 0,    0};
+  const std::string hollow =
+      file("hollow.txt.gz", {reinterpret_cast<const char*>(packed), sizeof packed});
+  EXPECT_EQ(refusal_of([&] { open({.train = {hollow}}); }).what, "nothing to read in " + hollow);
+  const std::string paths = file("paths.txt", "0 1 2 3\n10 1 2 3\n"), none = file("none.txt", "\n");
+  EXPECT_EQ(refusal_of([&] {
+              open({.train = {paths}, .validation = {none}, .format = "trajectories"});
+            }).what,
+            "no path in " + none);
+}
+
+TEST_F(DatasetTest, AFieldIsOneColumn) {
+  const std::string twice = file("twice.csv", "dialogue,note,note\na,b,c\n");
+  const ErrorFields e = refusal_of([&] {
+    open({.train = {twice}, .fields = {"dialogue", "note"}});
+  });
+  EXPECT_EQ(e.what, "two columns are called `note`");
+  EXPECT_EQ(e.where, twice + ":1");
+  EXPECT_EQ(e.got, "columns 2 and 3 of dialogue, note, note");
+  EXPECT_EQ(
+      open({.train = {twice}, .fields = {"dialogue"}, .validation_fraction = 0}).counts.records[0],
+      1)
+      << "nobody asks for the other two";
+  EXPECT_EQ(refusal_of([&] {
+              open({.train = {twice}, .fields = {"dialogue", "dialogue"}});
+            }).where,
+            "data.fields");
+}
+
+// What a tokenizer gives back may be another text: in lower case, spaced again.
+TEST_F(DatasetTest, TargetsThatAreValidatedKeepTheirText) {
+  const Dataset data =
+      open({.train = {file("a.csv", "q,a\none,One\ntwo,Two\n")},
+            .validation = {file("b.csv", "q,a\ntwo,\"Two , \u00E9\"\none,one\n")},
+            .fields = {"q", "a"},
+            .tokenizer = {.kind = "word", .min_frequency = 1, .lower_case = true}});
+  EXPECT_EQ(data.train.target_texts, nullptr);
+  const TokenArray& texts = *data.validation.target_texts;
+  ASSERT_EQ(texts.records(), 2);
+  std::vector<int64_t> begins(3);
+  texts.record_begins(0, begins);
+  std::vector<int32_t> bytes(static_cast<size_t>(texts.tokens()));
+  texts.read(0, bytes);
+  const std::string all(bytes.begin(), bytes.end());
+  EXPECT_EQ(all.substr(0, static_cast<size_t>(begins[1])), "Two , \u00E9");
+  EXPECT_EQ(all.substr(static_cast<size_t>(begins[1])), "one");
+}
+
 TEST_F(DatasetTest, APairWithOneSideIsABadRecord) {
   DataOptions csv{.train = {file("a.csv", "q,a\n\"one\nmore\",1\ntwo, \n\"\",\"\"\n,3\nfour,4\n")},
                   .fields = {"q", "a"},

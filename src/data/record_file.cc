@@ -170,11 +170,20 @@ class SeparatedFile : public RecordFile {
                      .where = fmt::format("{}:1", path.string()),
                      .expected = fmt::format("a column for each of data.fields: {}",
                                              fmt::join(names, ", ")),
-                     .got = printable(fmt::format("{}", fmt::join(header, ", ")), 200),
+                     .got = names_of(header),
                      .remedy = near.empty() ? "set data.fields to columns of the file"
                                             : "did you mean `" + printable(near, 80) + "`?"});
       }
-      wanted_.push_back(static_cast<size_t>(found - header.begin()));
+      const auto first = static_cast<size_t>(found - header.begin());
+      if (const auto again = std::find(found + 1, header.end(), name); again != header.end())
+        throw Error({.code = ErrorCode::config,
+                     .what = fmt::format("two columns are called {}", quote(name)),
+                     .where = fmt::format("{}:1", path.string()),
+                     .expected = "each of data.fields once among the column names",
+                     .got = fmt::format("columns {} and {} of {}", first + 1,
+                                        again - header.begin() + 1, names_of(header)),
+                     .remedy = "rename one of the two in the file"});
+      wanted_.push_back(first);
     }
   }
   Got next(std::vector<std::string>& fields, std::vector<TextPlace>& places) override {
@@ -201,6 +210,9 @@ class SeparatedFile : public RecordFile {
   int64_t file_bytes_read() const override { return pieces_.file_bytes_read(); }
 
  private:
+  static std::string names_of(const std::vector<std::string>& header) {
+    return printable(fmt::format("{}", fmt::join(header, ", ")), 200);
+  }
   Got next_row(std::vector<std::string>& row) {
     for (;;) {
       try {

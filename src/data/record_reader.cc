@@ -85,6 +85,27 @@ size_t RecordReader::within_limit(std::string_view text) {
   return end;
 }
 
+// Behind the last file of a split: what was found in them?
+void RecordReader::close_source() {
+  const SplitFiles& source = sources_[source_++];
+  file_ = 0;
+  const RecordCounts before = std::exchange(before_, counts_);
+  const bool records = has_records(options_.format);
+  const bool found = records ? counts_.records != before.records : counts_.chars != before.chars;
+  if (found || source.files.empty()) return;
+  const int64_t bad = counts_.bad - before.bad, empty = counts_.empty - before.empty;
+  std::string got = "none";
+  if (bad > 0) got += fmt::format("; {} bad ones were passed over", with_commas(bad));
+  if (empty > 0) got += fmt::format("; {} are empty", with_commas(empty));
+  if (full_ && source.split == SplitName::train)
+    got += fmt::format("; the first is longer than data.max_chars {}", options_.max_chars);
+  const std::string key = fmt::format("data.{}", split_name(source.split));
+  throw config_error(fmt::format("nothing to read in {}", file_names(source.files)), key,
+                     records ? "at least one record" : "a text that is not empty", got,
+                     bad > 0 ? "data.on_bad_record=error says what is wrong with the first"
+                             : fmt::format("leave it out of {}, or put something into it", key));
+}
+
 // --- long texts
 
 bool RecordReader::open_text() {
@@ -105,8 +126,7 @@ bool RecordReader::open_text() {
       if (options_.format == DataFormat::tokens) skip_token_header(path);
       return true;
     }
-    ++source_;
-    file_ = 0;
+    close_source();
   }
   return false;
 }
@@ -186,8 +206,7 @@ bool RecordReader::open_record_file() {
       ++file_;
       return true;
     }
-    ++source_;
-    file_ = 0;
+    close_source();
   }
   return false;
 }

@@ -92,6 +92,7 @@ class RecordReader {
  private:
   bool next_piece(RecordBlock& block);
   bool open_text();
+  void close_source();
   void skip_token_header(const fs::path& path);
   void read_record();
   void pass_over(const Error& fault);  // or throw it
@@ -109,6 +110,7 @@ class RecordReader {
   std::function<size_t(std::string_view)> cut_;
   RecordCounts counts_;
   size_t source_ = 0, file_ = 0;  // the next to be opened
+  RecordCounts before_;           // of the sources before
   int64_t bytes_done_ = 0;        // of the files before the one at hand
   int64_t training_chars_ = 0;    // of the files of data.train
   bool full_ = false;             // a limit was reached

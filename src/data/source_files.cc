@@ -150,6 +150,14 @@ std::vector<fs::path> find_files(const std::vector<std::string>& paths, const st
   return files;
 }
 
+std::string file_names(const std::vector<fs::path>& files) {
+  if (files.empty()) return "no file";
+  std::string names = files[0].string();
+  if (files.size() > 1)
+    names += fmt::format(" and {} other file{}", files.size() - 1, files.size() > 2 ? "s" : "");
+  return names;
+}
+
 DataFormat format_of(const std::string& wish, const std::vector<std::string>& paths) {
   for (const FormatRow& row : rows()) {
     if (wish == row.name) return row.format;

@@ -28,6 +28,9 @@ bool has_records(DataFormat format);
 std::vector<fs::path> find_files(const std::vector<std::string>& paths, const std::string& key,
                                  DataFormat format);
 
+// "a.csv", "a.csv and 2 other files", for messages.
+std::string file_names(const std::vector<fs::path>& files);
+
 // `wish` by name, or `auto`: by the ending of the first path. Error when the name is none.
 DataFormat format_of(const std::string& wish, const std::vector<std::string>& paths);
 

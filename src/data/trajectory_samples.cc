@@ -30,12 +30,12 @@ StateSamples find_state_samples(const Dataset& data, SplitName split, const Stat
     if (points < o.parts.least()) {
       ++found.short_paths;
       if (!o.skip_short)
-        throw too_short(
-            "a path has too few points", split, o.parts,
-            fmt::format("{} points, path {} of {} in the order of the files", points,
-                        with_commas(static_cast<int64_t>(i) + 1), with_commas(store.paths())),
-            "pass over such paths with data.on_bad_record=skip, or predict fewer "
-            "states");
+        throw too_short("a path has too few points", split, o.parts,
+                        fmt::format("{} points, path {} of {} in {}", points,
+                                    with_commas(static_cast<int64_t>(i) + 1),
+                                    with_commas(store.paths()), data.source_of(split)),
+                        "pass over such paths with data.on_bad_record=skip, or predict fewer "
+                        "states");
       continue;
     }
     for (int64_t end = points; end >= o.parts.least(); end -= o.window_stride) {
@@ -46,7 +46,8 @@ StateSamples find_state_samples(const Dataset& data, SplitName split, const Stat
   }
   if (found.samples.empty())
     throw too_short("no path is long enough", split, o.parts,
-                    fmt::format("{} paths, the longest of {}", with_commas(store.paths()), longest),
+                    fmt::format("{} paths in {}, the longest of {}", with_commas(store.paths()),
+                                data.source_of(split), longest),
                     "longer paths, or fewer states to predict: model.current, model.previous");
   std::stable_sort(found.samples.begin(), found.samples.end(),
                    [](const StateSample& a, const StateSample& b) { return a.states < b.states; });

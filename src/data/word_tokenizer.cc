@@ -228,7 +228,7 @@ void WordCounts::add_word(std::string_view word, int64_t count) {
   if (words_.size() == INT32_MAX) {
     throw Error({.code = ErrorCode::config,
                  .what = "the text has too many different words",
-                 .where = "data",
+                 .where = "data.train",
                  .expected = fmt::format("at most {}", INT32_MAX),
                  .got = "more",
                  .remedy = kCutWords});
@@ -384,6 +384,7 @@ std::unique_ptr<WordTokenizer> make_word_tokenizer(const WordCounts& counts,
     if (word.count >= options.min_frequency && vocab_size < options.vocab_size) ++vocab_size;
   }
   if (vocab_size == WordTokenizer::kFirstWord) {
+    if (options.min_frequency == 1) throw refuse("data.train", "a word", "none", "give a text");
     throw refuse("data.min_frequency",
                  fmt::format("words that occur {} times", options.min_frequency), "none",
                  "give more text, or set data.min_frequency=1");
@@ -393,7 +394,8 @@ std::unique_ptr<WordTokenizer> make_word_tokenizer(const WordCounts& counts,
   int64_t bytes = kOthers;
   for (const std::string_view word : words) bytes += static_cast<int64_t>(word.size()) + 3;
   if (bytes > kMaxFileBytes) {
-    throw refuse("data", "different words that fit into a file of " + human_bytes(kMaxFileBytes),
+    throw refuse("data.train",
+                 "different words that fit into a file of " + human_bytes(kMaxFileBytes),
                  fmt::format("{} words, {}", words.size(), human_bytes(bytes)), kCutWords);
   }
   return std::make_unique<WordTokenizer>(words, vocab_size, options.lower_case);

@@ -335,6 +335,7 @@ TEST(WordTokenizer, RefusesDamagedFiles) {
 
 TEST(WordTokenizer, RefusesWhatGivesNoVocabulary) {
   EXPECT_EQ(error_of([] { make_word_tokenizer({}, {}); }).where, "data.min_frequency");
+  EXPECT_EQ(error_of([] { make_word_tokenizer({}, {.min_frequency = 1}); }).where, "data.train");
   EXPECT_EQ(error_of([] { small({.vocab_size = 3}); }).where, "data.vocab_size");
   EXPECT_EQ(error_of([] { small({.vocab_size = int64_t{1} << 40}); }).where, "data.vocab_size");
   EXPECT_EQ(error_of([] { small({.min_frequency = 5}); }).where, "data.min_frequency");
@@ -343,7 +344,7 @@ TEST(WordTokenizer, RefusesWhatGivesNoVocabulary) {
   large.add(std::string(64 << 20, 'a'), true);
   const ErrorFields e = error_of([&] { make_word_tokenizer(large, {.min_frequency = 1}); });
   EXPECT_EQ(e.code, ErrorCode::config);
-  EXPECT_EQ(e.where, "data");
+  EXPECT_EQ(e.where, "data.train");
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ refused "missing data" 2 'data.train' 'nowhere.txt' 'expected:' 'got:' 'remedy:'
 : >empty.txt
 refused "empty data" 2 'data.train' 'empty.txt is empty' 'expected:' 'got:' 'remedy:' -- train good.yaml data.train=empty.txt
 echo short >short.txt
-refused "text shorter than one window" 2 'data.train' 'at least 17 tokens' 'got:      6 tokens' 'training.max_length=' -- train good.yaml data.train=short.txt
+refused "text shorter than one window" 2 'data.train' 'at least 17 tokens' 'got:      6 tokens in short.txt' 'training.max_length=' -- train good.yaml data.train=short.txt
 printf 'line one is fine\nbut here \xff\xfe it is not\n' >latin.txt
 refused "invalid UTF-8 with the character tokenizer" 2 'latin.txt:2:10' 'expected: UTF-8' 'FF FE' 'data.tokenizer=byte' -- train good.yaml data.train=latin.txt
 refused "unknown tokenizer" 2 'data.tokenizer' '`char`, `byte`, `word`' '`bite`' 'did you mean `byte`' -- train good.yaml data.tokenizer=bite
@@ -678,6 +678,19 @@ refused "a pair with an empty field" 2 'a pair without a target' 'half.csv:4' 'a
 run data stats pairs.yaml "${half[@]}" data.on_bad_record=skip data.validation_fraction=0.01
 holds "pairs with one side passed over" 0 '1 bad records were passed over' 'half.source:2' '3 training, 0 validation, 0 test; 0 empty, 1 bad'
 refused "a field that the file lacks" 2 'no column is called `text`' 'half.csv:1' 'got:      q, a' 'remedy:' -- train pairs.yaml data.train=half.csv data.train_target=[] data.format=csv 'data.fields=[q, text]'
+
+refused "a source that is the target" 2 'data.fields=[q, q]' 'expected: two fields' 'got:      q, q' 'remedy:' -- train pairs.yaml data.train=half.csv data.train_target=[] data.format=csv 'data.fields=[q, q]'
+printf 'q,a,a\none,1,2\n' >twice.csv
+refused "a column that is there twice" 2 'two columns are called `a`' 'twice.csv:1' 'got:      columns 2 and 3 of q, a, a' 'remedy:' -- train pairs.yaml data.train=twice.csv data.train_target=[] data.format=csv 'data.fields=[q, a]'
+printf 'q,a\n' >header.csv
+csv=(data.train_target=[] data.format=csv 'data.fields=[q, a]' data.on_bad_record=skip)
+refused "a header and no record" 2 'nothing to read in header.csv' 'data.train=header.csv' 'expected: at least one record' 'got:      none' 'remedy:' -- train pairs.yaml "${csv[@]}" data.train=header.csv data.tokenizer=word
+refused "the same to validate on" 2 'nothing to read in header.csv' 'data.validation=header.csv' 'remedy:   leave it out of data.validation' -- train pairs.yaml "${csv[@]}" data.train=half.csv data.validation=header.csv
+refused "the same to test on" 2 'nothing to read in header.csv' 'data.test=header.csv' 'remedy:' -- train pairs.yaml "${csv[@]}" data.train=half.csv data.test=header.csv
+printf 'a\nb\nc\n\xe9\n' >half.target
+printf 'one\ntwo\nthree\nfour\n' >half.source
+refused "a bad character in the second of two files" 2 'not UTF-8' 'half.target:4:1 (byte 6)' 'got:      bytes E9' 'data.on_bad_record=skip' -- train pairs.yaml "${half[@]}"
+refused "and in what a model is to go on with" 2 'not UTF-8' 'half.target:4:1 (byte 6)' 'remedy:' -- generate "$pairs" --input half.target
 
 # Pairs that are too long: cut with a count, or refused.
 run train pairs.yaml training.max_length=8 training.max_source_length=10
@@ -1270,7 +1283,7 @@ printf '0 5 1 2 3\n10 5 1 2 3\n' >wide.txt
 refused "futures of points of another kind" 2 'wide.txt' 'expected: 2 numbers' 'got:      3' -- generate "$whole" --input wide.txt
 refused "training on a path with NaN" 2 'nan.txt:2:8' 'a finite number' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=nan.txt
 refused "training on a path with too few points" 2 'too few points' 'at least 20 points' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=short.txt
-refused "training on none that is long enough" 2 'no path is long enough' 'at least 20 points' 'the longest of 6' -- train walks.yaml data.train=short.txt data.validation=short.txt data.format=trajectories data.on_bad_record=skip
+refused "training on none that is long enough" 2 'no path is long enough' 'at least 20 points' 'paths in short.txt, the longest of 6' -- train walks.yaml data.train=short.txt data.validation=short.txt data.format=trajectories data.on_bad_record=skip
 refused "parts longer than a sequence" 2 'model.previous' 'training.max_length=42' -- train walks.yaml "${walks[@]}" model.previous=30 model.current=12
 refused "channels that the data has not" 2 'model.channels' 'expected: 2' -- train walks.yaml "${walks[@]}" model.channels=3
 refused "paths as one long text" 2 'data.batching' 'paths cannot be read' -- train walks.yaml "${walks[@]}" data.batching=windows
