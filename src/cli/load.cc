@@ -327,9 +327,7 @@ void check_evaluated(const LoadedRun& run, const Dataset& set, SplitName evaluat
                .what = "there is no test data",
                .where = run.schema.where("data.test"),
                .expected = "files in data.test, or records drawn by data.test_fraction",
-               .got = run.settings.data.test.empty() && run.settings.data.test_fraction == 0
-                          ? "neither"
-                          : "no record in them",
+               .got = run.settings.data.test_fraction == 0 ? "neither" : "no record was drawn",
                .remedy = "data.test=FILE, or --split validation"});
 }
 
@@ -465,6 +463,73 @@ void resolve_model(LoadedRun& run, const Dataset& set) {
   check_curriculum(run);
 }
 
+// What a vocabulary of `auto` follows.
+constexpr const char *kVocabulary = "data.vocab_size", *kModelVocabulary = "model.vocab_size",
+                     *kOfModel = "auto: model.vocab_size";
+
+void settle_vocabulary(LoadedRun& run) {
+  // What the model is to have is what there is to learn.
+  const std::string model =
+      run.schema.knows(kModelVocabulary) ? run.schema.value_text(kModelVocabulary) : "";
+  int64_t size = 8000;
+  const bool given =
+      std::from_chars(model.data(), model.data() + model.size(), size).ec == std::errc();
+  run.settings.data.vocab_size = size;
+  run.schema.note(kVocabulary, given ? kOfModel : "auto");
+}
+
+// What only names a key, as all of data/ does, says where that key was given.
+Error with_place(const Error& error, const Schema& schema) {
+  ErrorFields fields = error.fields();
+  const auto keys = schema.paths();
+  if (std::find(keys.begin(), keys.end(), fields.where) == keys.end()) return error;
+  const bool follows = fields.where == kVocabulary && schema.origin(kVocabulary) == kOfModel;
+  fields.where = schema.where(follows ? kModelVocabulary : fields.where);
+  return Error(std::move(fields));
+}
+
+// Opens the data of a run and all that depends on it.
+void open_data(LoadedRun& run, SplitName evaluated, DataObserver& observer) {
+  const Settings& s = run.settings;
+  if (s.run_name.empty() || s.run_name.find('/') != std::string::npos ||
+      s.run_name.starts_with('.'))
+    throw Error({.code = ErrorCode::config,
+                 .what = "run_name must be a plain name",
+                 .where = run.schema.where("run_name"),
+                 .expected = "letters, digits, - and _",
+                 .got = s.run_name,
+                 .remedy = "run_name=my-run"});
+  if (s.eval_context >= s.max_length)
+    throw Error({.code = ErrorCode::config,
+                 .what = "validation windows would score nothing",
+                 .where = run.schema.where("training.eval_context"),
+                 .expected = fmt::format("less than training.max_length = {}", s.max_length),
+                 .got = std::to_string(s.eval_context),
+                 .remedy = fmt::format("training.eval_context={}", s.max_length / 2)});
+  if (s.data.chunk_overlap >= s.max_length)
+    throw Error({.code = ErrorCode::config,
+                 .what = "a chunk would be all overlap",
+                 .where = run.schema.where("data.chunk_overlap"),
+                 .expected = fmt::format("less than training.max_length = {}", s.max_length),
+                 .got = std::to_string(s.data.chunk_overlap),
+                 .remedy = fmt::format("data.chunk_overlap={}", s.max_length / 4)});
+  if (s.data.vocab_size < 0) settle_vocabulary(run);
+  check_classes(run);
+  take_tokenizer(run);
+  Dataset set = open_dataset(data_options(s, run.model->takes()), observer);
+  if (set.counts.bad > 0)
+    observer.note(fmt::format("{} bad records were passed over, the first: {}",
+                              with_commas(set.counts.bad), set.counts.first_bad));
+  check_evaluated(run, set, evaluated);
+  if (set.has_trajectories() && !run.model->takes().states) {
+    run.data.set = std::move(set);  // to be looked at
+    return;
+  }
+  resolve_model(run, set);
+  take_normalisation(run, set);
+  run.data = make_training_data(std::move(set), s, run.model->takes(), observer, evaluated);
+}
+
 }  // namespace
 
 void take_batch(LoadedRun& run, int64_t batch, const std::string& reason) {
@@ -549,54 +614,11 @@ std::unique_ptr<LoadedRun> load_model(const RunRequest& request, const Dataset& 
 
 std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& observer) {
   auto run = load_settings(request);
-  const Settings& s = run->settings;
-  if (s.run_name.empty() || s.run_name.find('/') != std::string::npos ||
-      s.run_name.starts_with('.'))
-    throw Error({.code = ErrorCode::config,
-                 .what = "run_name must be a plain name",
-                 .where = run->schema.where("run_name"),
-                 .expected = "letters, digits, - and _",
-                 .got = s.run_name,
-                 .remedy = "run_name=my-run"});
-  if (s.eval_context >= s.max_length)
-    throw Error({.code = ErrorCode::config,
-                 .what = "validation windows would score nothing",
-                 .where = run->schema.where("training.eval_context"),
-                 .expected = fmt::format("less than training.max_length = {}", s.max_length),
-                 .got = std::to_string(s.eval_context),
-                 .remedy = fmt::format("training.eval_context={}", s.max_length / 2)});
-  if (s.data.chunk_overlap >= s.max_length)
-    throw Error({.code = ErrorCode::config,
-                 .what = "a chunk would be all overlap",
-                 .where = run->schema.where("data.chunk_overlap"),
-                 .expected = fmt::format("less than training.max_length = {}", s.max_length),
-                 .got = std::to_string(s.data.chunk_overlap),
-                 .remedy = fmt::format("data.chunk_overlap={}", s.max_length / 4)});
-  if (s.data.vocab_size < 0) {
-    // What the model is to have is what there is to learn.
-    const std::string model =
-        run->schema.knows("model.vocab_size") ? run->schema.value_text("model.vocab_size") : "";
-    int64_t size = 8000;
-    const bool given =
-        std::from_chars(model.data(), model.data() + model.size(), size).ec == std::errc();
-    run->settings.data.vocab_size = size;
-    run->schema.note("data.vocab_size", given ? "auto: model.vocab_size" : "auto");
+  try {
+    open_data(*run, request.evaluated, observer);
+  } catch (const Error& error) {
+    throw with_place(error, run->schema);
   }
-  check_classes(*run);
-  take_tokenizer(*run);
-  Dataset set = open_dataset(data_options(s, run->model->takes()), observer);
-  if (set.counts.bad > 0)
-    observer.note(fmt::format("{} bad records were passed over, the first: {}",
-                              with_commas(set.counts.bad), set.counts.first_bad));
-  check_evaluated(*run, set, request.evaluated);
-  if (set.has_trajectories() && !run->model->takes().states) {
-    run->data.set = std::move(set);  // to be looked at
-    return run;
-  }
-  resolve_model(*run, set);
-  take_normalisation(*run, set);
-  run->data =
-      make_training_data(std::move(set), s, run->model->takes(), observer, request.evaluated);
   return run;
 }
 

@@ -91,9 +91,9 @@ void check_options(const SentencePieceOptions& options, std::span<const std::str
   int64_t bytes = 0;
   for (const std::string& sentence : sentences) bytes += static_cast<int64_t>(sentence.size());
   if (bytes == 0)
-    throw bad_option("data", "text to learn from", "none", "give a text that is not empty");
+    throw bad_option("data.train", "text to learn from", "none", "give a text that is not empty");
   if (bytes > kMostTrainingBytes) {
-    throw bad_option("data", "at most " + human_bytes(kMostTrainingBytes) + " of sentences",
+    throw bad_option("data.train", "at most " + human_bytes(kMostTrainingBytes) + " of sentences",
                      human_bytes(bytes), "learn from a part of them");
   }
 }
@@ -125,16 +125,16 @@ std::string train_sentence_piece(const SentencePieceOptions& options,
   const std::string size = std::to_string(options.vocab_size);
   if (const int64_t most = number_behind(message, "set it to a value <= "); most >= 0) {
     throw bad_option("data.vocab_size", fmt::format("at most {} for these sentences", most), size,
-                     fmt::format("set data.vocab_size={}, or give more text", most));
+                     fmt::format("a vocabulary of {}, or more text", most));
   }
   if (const int64_t least = number_behind(message, " vs "); least >= 0) {
     throw bad_option(
         "data.vocab_size",
         fmt::format("at least {}: the bytes and the characters of these sentences", least), size,
-        fmt::format("set data.vocab_size={} or more", least));
+        fmt::format("a vocabulary of {} or more", least));
   }
-  throw bad_option("data", "sentences that SentencePiece learns from", printable(message, 300),
-                   "give more text, or another data.vocab_size");
+  throw bad_option("data.train", "sentences that SentencePiece learns from",
+                   printable(message, 300), "give more text, or another data.vocab_size");
 }
 
 }  // namespace millrace

@@ -181,6 +181,18 @@ echo short >short.txt
 refused "text shorter than one window" 2 'data.train' 'at least 17 tokens' 'got:      6 tokens in short.txt' 'training.max_length=' -- train good.yaml data.train=short.txt
 printf 'line one is fine\nbut here \xff\xfe it is not\n' >latin.txt
 refused "invalid UTF-8 with the character tokenizer" 2 'latin.txt:2:10' 'expected: UTF-8' 'FF FE' 'data.tokenizer=byte' -- train good.yaml data.train=latin.txt
+refused "the same with a tokenizer of words" 2 'latin.txt:2:10' 'expected: UTF-8' 'FF FE' 'data.on_bad_record=skip' -- train good.yaml data.train=latin.txt data.tokenizer=word data.format=lines
+printf '\xff\xfeo\0n\0e\0\n\0' >wide.csv
+refused "UTF-16" 2 'the file is UTF-16' 'wide.csv:1:1 (byte 0)' 'expected: UTF-8' 'got:      bytes FF FE' 'iconv -f UTF-16' -- train good.yaml data.train=wide.csv
+# What a config says is refused where it says it.
+for change in 'train: nowhere.txt' 'validation: nowhere.txt' 'tokenizer: nowhere.json' 'tokenizer: bite' 'format: xml' 'test_fraction: 0.1'; do
+  key=${change%%:*}
+  sed "/^  train:/d; s/^data:/data:\n  $change/" good.yaml >said.yaml
+  [ "$key" = train ] || sed -i 's/^  grammar_chars: .*/  train: latin.txt/' said.yaml
+  refused "its place: $change" 2 "said.yaml:8:$((${#key} + 5)): " 'expected:' 'got:' 'remedy:' -- train said.yaml
+done
+printf 'model: {type: gpt, d_model: 32, num_heads: 2, vocab_size: 2}\ndata: {train: good.yaml, tokenizer: word}\n' >said.yaml
+refused "a vocabulary too small, where it was asked for" 2 'said.yaml:1:59: `model.vocab_size`' 'expected: 4 to' 'got:      2' 'remedy:' -- train said.yaml
 refused "unknown tokenizer" 2 'data.tokenizer' '`char`, `byte`, `word`' '`bite`' 'did you mean `byte`' -- train good.yaml data.tokenizer=bite
 refused "missing tokenizer file" 2 'data.tokenizer' 'nowhere.json' 'expected:' 'got:' 'remedy:' -- train good.yaml data.tokenizer=nowhere.json
 echo '{"model": {"type": "Unigram"}}' >unigram.json
