@@ -39,6 +39,13 @@ TEST(Utf8Test, FaultSaysWhereAndWhat) {
   EXPECT_EQ(fault->fields().where, "a.txt:4:7 (byte 112)");
   EXPECT_EQ(fault->fields().got, "bytes E9 20 61 75");
   EXPECT_EQ(fault->fields().remedy, "mend it");
+  for (const char* character : {"a", "\u00E9", "\u20AC", "\U0001F600"})
+    for (int count = 0; count < 30; ++count) {
+      std::string text;
+      for (int i = 0; i < count; ++i) text += character;
+      const std::string where = fmt::format("a.txt:1:{} (byte {})", count + 1, text.size());
+      EXPECT_EQ(utf8_fault(text + "\xE9", {"a.txt"}, "")->fields().where, where);
+    }
 }
 
 // What stands in the file is longer than what was read of it.

@@ -702,7 +702,7 @@ refused "the same to test on" 2 'nothing to read in header.csv' 'data.test=heade
 printf 'a\nb\nc\n\xe9\n' >half.target
 printf 'one\ntwo\nthree\nfour\n' >half.source
 refused "a bad character in the second of two files" 2 'not UTF-8' 'half.target:4:1 (byte 6)' 'got:      bytes E9' 'data.on_bad_record=skip' -- train pairs.yaml "${half[@]}"
-refused "and in what a model is to go on with" 2 'not UTF-8' 'half.target:4:1 (byte 6)' 'remedy:' -- generate "$pairs" --input half.target
+refused "and in what a model is to go on with" 2 'not UTF-8' 'half.target:4:1 (byte 6)' 'remedy:' -- generate loud --input half.target
 
 # Pairs that are too long: cut with a count, or refused.
 run train pairs.yaml training.max_length=8 training.max_source_length=10
