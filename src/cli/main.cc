@@ -3,17 +3,21 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "core/text.h"
 #include "cpu/machine.h"
 
 namespace {
+
+using millrace::one_of;
+using millrace::within;
 
 constexpr const char* kHelp =
     R"(millrace trains sequence models on the hardware you have, and says where every millisecond goes.
@@ -80,27 +84,25 @@ void add_request(CLI::App* command, millrace::RunRequest& request,
 
 // Options of a beam search.
 void add_beam(CLI::App* command, millrace::BeamOptions& beam, int64_t& at_once) {
-  command
-      ->add_option("--beam", beam.beam,
-                   "models of source and target: hypotheses of a beam search; generate: 0 draws")
-      ->check(CLI::Range(int64_t{0}, int64_t{1024}))
+  within(command->add_option(
+             "--beam", beam.beam,
+             "models of source and target: hypotheses of a beam search; generate: 0 draws"),
+         int64_t{0}, int64_t{1024})
       ->capture_default_str();
-  command
-      ->add_option("--length-penalty", beam.length_penalty,
-                   "beam: log-probabilities are divided by the length to this power")
-      ->check(CLI::Range(0.0, 10.0))
+  within(command->add_option("--length-penalty", beam.length_penalty,
+                             "beam: log-probabilities are divided by the length to this power"),
+         0.0, 10.0)
       ->capture_default_str();
-  command
-      ->add_option("--no-repeat-ngram", beam.no_repeat_ngram,
-                   "beam: so many tokens in a row do not come twice; 0: they may")
-      ->check(CLI::Range(int64_t{0}, int64_t{1000}))
+  within(command->add_option("--no-repeat-ngram", beam.no_repeat_ngram,
+                             "beam: so many tokens in a row do not come twice; 0: they may"),
+         int64_t{0}, int64_t{1000})
       ->capture_default_str();
-  command->add_option("--min-tokens", beam.min_length, "beam: tokens before a text may end")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
+  within(command->add_option("--min-tokens", beam.min_length, "beam: tokens before a text may end"),
+         int64_t{0}, int64_t{1'000'000})
       ->capture_default_str();
-  command
-      ->add_option("--at-once", at_once, "beam: sources in one batch; 64, on a GPU 256 unless said")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  within(command->add_option("--at-once", at_once,
+                             "beam: sources in one batch; 64, on a GPU 256 unless said"),
+         int64_t{1}, int64_t{65536});
 }
 
 int run(int argc, char** argv) {
@@ -119,8 +121,8 @@ int run(int argc, char** argv) {
   CLI::App* train_app = app.add_subcommand("train", "train a model");
   add_request(train_app, train.request, train_words);
   train_app->add_option("--run-name", train.run_name, "name of the run (run_name)");
-  train_app->add_option("--max-steps", train.max_steps, "updates (training.max_steps)")
-      ->check(CLI::NonNegativeNumber);
+  within(train_app->add_option("--max-steps", train.max_steps, "updates (training.max_steps)"),
+         int64_t{0}, std::numeric_limits<int64_t>::max());
   CLI::Option* resume =
       train_app
           ->add_option(
@@ -146,8 +148,9 @@ int run(int argc, char** argv) {
   CLI::App* profile_app = app.add_subcommand(
       "profile", "measure some updates: time by component and op, a trace, a picture");
   add_request(profile_app, profile.request, profile_words);
-  profile_app->add_option("--steps", profile.steps, "updates to measure, after some to warm up")
-      ->check(CLI::Range(int64_t{3}, int64_t{1'000'000}))
+  within(profile_app->add_option("--steps", profile.steps,
+                                 "updates to measure, after some to warm up"),
+         int64_t{3}, int64_t{1'000'000})
       ->capture_default_str();
   profile_app->add_flag("--json", profile.json, "the same as one JSON object");
   millrace::DoctorArguments doctor, tune;
@@ -189,16 +192,16 @@ int run(int argc, char** argv) {
           "run folder or name, or a checkpoint; or another model folder with data.train=FILE")
       ->required();
   eval_app->add_option("OVERRIDES", eval.overrides, "a.b=c, such as data.validation=other.txt");
-  eval_app
-      ->add_option("--split", eval.split,
-                   "what is evaluated: validation, or test (data.test, data.test_fraction)")
-      ->check(CLI::IsMember({"validation", "test"}))
+  one_of(eval_app->add_option(
+             "--split", eval.split,
+             "what is evaluated: validation, or test (data.test, data.test_fraction)"),
+         {"validation", "test"})
       ->capture_default_str();
   eval_app->add_flag("--json", eval.json, "the same as one JSON object");
-  eval_app
-      ->add_option("--texts", eval.texts.most,
-                   "models of source and target: texts that BLEU, chrF and ROUGE are of; 0: all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
+  within(eval_app->add_option(
+             "--texts", eval.texts.most,
+             "models of source and target: texts that BLEU, chrF and ROUGE are of; 0: all"),
+         int64_t{0}, int64_t{1'000'000'000})
       ->capture_default_str();
   add_beam(eval_app, eval.texts.beam, eval.texts.at_once);
   millrace::RunsArguments runs;
@@ -241,32 +244,34 @@ int run(int argc, char** argv) {
                            "classes and is not read");
   generate_app->add_flag("--ids", generate.ids, "print tokens as numbers");
   add_beam(generate_app, generate.beam, generate.at_once);
-  generate_app->add_option("--max-tokens", generate.options.max_tokens, "tokens to generate")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
+  within(
+      generate_app->add_option("--max-tokens", generate.options.max_tokens, "tokens to generate"),
+      int64_t{0}, int64_t{1'000'000'000})
       ->capture_default_str();
-  generate_app
-      ->add_option("--temperature", generate.options.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+  within(generate_app->add_option("--temperature", generate.options.temperature,
+                                  "0: always the likeliest token"),
+         0.0, 100.0)
       ->capture_default_str();
-  generate_app
-      ->add_option("--top-k", generate.options.top_k, "draw from the k likeliest tokens; 0: all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+  within(generate_app->add_option("--top-k", generate.options.top_k,
+                                  "draw from the k likeliest tokens; 0: all"),
+         int64_t{0}, int64_t{1} << 30)
       ->capture_default_str();
-  generate_app
-      ->add_option("--top-p", generate.options.top_p,
-                   "draw from the likeliest tokens that together have this probability")
-      ->check(CLI::Range(1e-9, 1.0))
+  within(generate_app->add_option(
+             "--top-p", generate.options.top_p,
+             "draw from the likeliest tokens that together have this probability"),
+         1e-9, 1.0)
       ->capture_default_str();
-  generate_app->add_option("--seed", generate.options.seed, "everything random follows from it")
+  within(generate_app->add_option("--seed", generate.options.seed,
+                                  "everything random follows from it"),
+         uint64_t{0}, std::numeric_limits<uint64_t>::max())
       ->capture_default_str();
   generate_app
       ->add_option("--device", generate.device,
                    "auto (a GPU where there is one), cpu, cuda, cuda:N")
       ->capture_default_str();
-  generate_app
-      ->add_option("--precision", generate.precision,
-                   "auto (what the device is fast in), fp32, tf32, bf16 or fp16")
-      ->check(CLI::IsMember({"auto", "fp32", "tf32", "bf16", "fp16"}))
+  one_of(generate_app->add_option("--precision", generate.precision,
+                                  "auto (what the device is fast in), fp32, tf32, bf16 or fp16"),
+         {"auto", "fp32", "tf32", "bf16", "fp16"})
       ->capture_default_str();
   millrace::ConvertArguments exported, imported;
   CLI::App* export_app = app.add_subcommand(
@@ -277,11 +282,10 @@ int run(int argc, char** argv) {
           "run folder or name (its best checkpoint), a checkpoint, or a Hugging Face folder")
       ->required();
   export_app->add_option("OUT", exported.to, "folder to make, or the .gguf file")->required();
-  export_app
-      ->add_option(
-          "--format", exported.format,
-          "hf (config.json, model.safetensors, tokenizer) or gguf (GPT-2 and Llama shapes)")
-      ->check(CLI::IsMember({"hf", "gguf"}))
+  one_of(export_app->add_option(
+             "--format", exported.format,
+             "hf (config.json, model.safetensors, tokenizer) or gguf (GPT-2 and Llama shapes)"),
+         {"hf", "gguf"})
       ->capture_default_str();
   CLI::App* import_app = app.add_subcommand(
       "import", "a Hugging Face folder (shards, 16 bits), checked and in one file of f32");
@@ -289,8 +293,9 @@ int run(int argc, char** argv) {
   import_app->add_option("FOLDER", imported.from, "a Hugging Face folder")->required();
   import_app->add_option("OUT", imported.to, "folder to make")->required();
   for (auto [sub, arguments] : {std::pair{export_app, &exported}, {import_app, &imported}})
-    sub->add_option("--dtype", arguments->dtype, "of matrices: f32, f16 or bf16; vectors stay f32")
-        ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+    one_of(sub->add_option("--dtype", arguments->dtype,
+                           "of matrices: f32, f16 or bf16; vectors stay f32"),
+           {"f32", "f16", "bf16"})
         ->capture_default_str();
   millrace::ScoreArguments score;
   CLI::App* score_app =
@@ -318,7 +323,7 @@ int run(int argc, char** argv) {
   std::string page = "config";
   CLI::App* docs_app = app.add_subcommand(
       "docs", "print a generated page: config (docs/CONFIG.md) or ops (docs/OPS.md)");
-  docs_app->add_option("PAGE", page, "config or ops")->check(CLI::IsMember({"config", "ops"}));
+  one_of(docs_app->add_option("PAGE", page, "config or ops"), {"config", "ops"});
   const std::vector<std::string> commands{"train", "plan",    "eval",    "data",   "generate",
                                           "score", "runs",    "docs",    "export", "import",
                                           "watch", "compare", "profile", "doctor", "tune"};
@@ -336,8 +341,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    const int code = app.exit(e);
-    return code == 0 ? 0 : static_cast<int>(millrace::ErrorCode::config);
+    if (e.get_exit_code() == 0) return app.exit(e);  // help, or the version
+    throw millrace::command_line_error(app, e);
   }
   if (*export_app) return millrace::convert_command(exported);
   if (*import_app) return millrace::convert_command(imported);

@@ -198,7 +198,17 @@ refused "missing tokenizer file" 2 'data.tokenizer' 'nowhere.json' 'expected:' '
 echo '{"model": {"type": "Unigram"}}' >unigram.json
 refused "tokenizer file of another kind" 2 'unigram.json: model.type' '`Unigram`' 'expected:' 'remedy:' -- train good.yaml data.tokenizer=unigram.json
 refused "unknown sub-command" 2 'trian' -- trian good.yaml
-refused "unknown flag" 2 '--memroy' -- plan good.yaml --memroy 1GiB
+refused "unknown flag" 2 '--memroy' 'millrace plan has no option' 'expected: ' '--grid' 'remedy:   did you mean `--memory`?' -- plan good.yaml --memroy 1GiB
+refused "unknown flag beside what is missing" 2 'no option `--metrc`' 'did you mean `--metric`?' -- score --metrc bleu
+refused "a number that is too large" 2 'command line: --beam 1000000000' 'expected: an integer, 0 to 1024' 'got:      `1000000000`' 'remedy:   --beam 4' -- generate nowhere --prompt a --beam 1000000000
+refused "a word for a number" 2 'command line: --seed one' 'expected: an integer, at least 0' 'got:      `one`' 'remedy:   --seed 1' -- generate nowhere --prompt a --seed one
+refused "a number that is none" 2 '--temperature nan' 'expected: a number, 0 to 100' 'remedy:   --temperature 0.8' -- generate nowhere --prompt a --temperature nan
+refused "an option without its value" 2 'expected: one value' '--max-tokens' 'remedy:   millrace generate --help' -- generate nowhere --max-tokens
+refused "no model" 2 'RUN is missing' 'command line: millrace eval' 'expected: run folder or name' 'got:      nothing' 'remedy:   millrace eval --help' -- eval
+refused "a sub-command of data that is none" 2 'expected: stats, prepare' 'got:      `stast`' 'remedy:   did you mean `stats`?' -- data stast good.yaml
+refused "data alone" 2 'expected: stats, prepare' 'got:      nothing' 'remedy:   millrace data --help' -- data
+refused "one word too many" 2 'got:      `third`' 'remedy:   leave it out' -- compare first second third
+refused "a page that is none" 2 'expected: one of config, ops' 'did you mean `config`?' -- docs confg
 refused "bad --memory" 2 'command line: --memory lots' 'expected:' 'got:      lots' 'remedy:' -- plan good.yaml --memory lots
 refused "negative --memory" 2 '--memory' 'expected:' 'remedy:' -- plan good.yaml --memory=-5GiB
 refused "two configs" 2 'other.yaml' 'expected:' 'remedy:' -- plan good.yaml other.yaml
@@ -660,7 +670,7 @@ run score loud.texts loud.target
 sed -n 's/^\(bleu\|chrf\|rouge1\) *//p' "$work/out" | awk '{printf "%.2f\n", $1}' >"$work/of-score"
 report "eval measures what score does" "$(grep -qv '^0.00' "$work/of-eval" || echo '  nothing is right'; diff "$work/of-eval" "$work/of-score")"
 refused "eval on test data that is not there" 2 'no test data' '`data.test`' 'expected: files in data.test' 'got:      neither' 'remedy:   data.test=FILE' -- eval "$pairs" --split test
-refused "eval on a split of no name" 2 '--split' 'tset' 'validation' -- eval "$pairs" --split tset
+refused "eval on a split of no name" 2 'command line: --split tset' 'expected: one of validation, test' 'did you mean `test`?' -- eval "$pairs" --split tset
 run train pairs.yaml --run-name drawn data.test_fraction=0.4 data.validation_fraction=0.2 training.max_eval_batches=1 training.batch_size=1
 run eval drawn --split test --json
 report "eval on records drawn for a test" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"split": "test"' "$work/out" && grep -q '"eval/bleu": ' "$work/out" || echo "  exit code $code")"
@@ -764,8 +774,8 @@ refused "score of different numbers of lines" 2 'hypotheses.txt and one-line.txt
 refused "score of a file without lines" 2 'got:      0 hypotheses, 2 references' 'remedy:' -- score no-lines.txt references.txt
 refused "score of nothing" 2 'nothing to score' 'expected:' 'got:      two empty files' 'remedy:' -- score no-lines.txt no-lines.txt
 refused "unknown metric" 2 '--metric' '`blue`' 'expected: bleu, chrf, rouge1, rouge2, rougeL' 'did you mean `--metric bleu`' -- score hypotheses.txt references.txt --metric blue
-refused "score with one file" 2 'REFERENCES' -- score hypotheses.txt
-refused "score --per-line --json" 2 '--json' -- score hypotheses.txt references.txt --per-line --json
+refused "score with one file" 2 'REFERENCES is missing' 'expected: a file with what each' 'remedy:' -- score hypotheses.txt
+refused "score --per-line --json" 2 '--json' 'expected: one of the two' 'remedy:   leave one of them out' -- score hypotheses.txt references.txt --per-line --json
 
 # --- stopping
 "$binary" train good.yaml training.max_steps=1000000 training.eval_every=1000000 --run-name stopped >"$work/out" 2>"$work/err" </dev/null &
