@@ -31,13 +31,34 @@ void ask_for_folder(const fs::path& folder, RunRequest& request) {
                              fmt::format("training.max_source_length={}", lengths.source));
 }
 
+// Tokenizer and normalisation are the model's, or made from data.train: of other data the model's
+// ids and numbers would have other meanings. Rare words, which stand behind a vocabulary, may be
+// others.
+void check_reading(const LoadedRun& run, const fs::path& folder) {
+  const TokenizerFile reading = run.data.set.reading_file();
+  const bool states = run.model->takes().states, trains = run.data.set.has(SplitName::train);
+  const bool same = states ? read_file(folder / reading.name, 16 << 20) == reading.bytes
+                           : load_tokenizer(folder)->vocabulary_file() ==
+                                 run.data.set.tokenizer().vocabulary_file();
+  if (same) return;
+  throw Error({.code = ErrorCode::config,
+               .what = fmt::format("the data gives another {} than the model was trained with",
+                                   states ? "normalisation" : "vocabulary"),
+               .where = run.schema.where(trains ? "data.train" : "data.tokenizer"),
+               .expected = (folder / reading.name).string(),
+               .got = "another one",
+               .remedy = trains ? "data.validation=FILE, or data.test=FILE with --split test, "
+                                  "evaluates on other data and leaves data.train as it was"
+                                : "leave data.tokenizer out: the model has one"});
+}
+
 }  // namespace
 
 int eval_command(const EvalArguments& arguments) {
   RunRequest request{"", arguments.overrides};
   request.evaluated = arguments.split == "test" ? SplitName::test : SplitName::validation;
-  const std::string runs = load_settings(request)->settings.runs_folder;
-  const fs::path folder = find_model_folder(runs, arguments.model);
+  const fs::path folder = find_model_folder(run_place(request.overrides).folder, arguments.model);
+  request.model = folder;
   request.config = (folder / "config.resolved.yaml").string();
   const bool has_config = fs::is_regular_file(request.config);
   const bool says_data =
@@ -46,31 +67,17 @@ int eval_command(const EvalArguments& arguments) {
   if (!has_config && says_data)
     ask_for_folder(folder, request);
   else if (!has_config)
-    throw Error({.code = ErrorCode::config,
-                 .what = "the folder says nothing about data",
-                 .where = request.config,
-                 .expected = "config.resolved.yaml, which every checkpoint of Millrace has",
-                 .got = "nothing there",
-                 .remedy = "name a run or a checkpoint of a run, or the data: data.train=FILE"});
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = "the folder says nothing about data",
+         .where = request.config,
+         .expected = "config.resolved.yaml, which every checkpoint of Millrace has",
+         .got = "nothing there",
+         .remedy = "name a run or a checkpoint of a run, or the data: data.validation=FILE"});
+  if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
   DataProgress progress;
   const auto run = load_run(request, progress);
-  if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
-  // Tokenizer and normalisation are made from data.train: of other data the model's ids and numbers
-  // would have other meanings. Rare words, which stand behind a vocabulary, may be others.
-  const TokenizerFile reading = run->data.set.reading_file();
-  const bool states = run->model->takes().states;
-  const bool same = states ? read_file(folder / reading.name, 16 << 20) == reading.bytes
-                           : load_tokenizer(folder)->vocabulary_file() ==
-                                 run->data.set.tokenizer().vocabulary_file();
-  if (!same)
-    throw Error({.code = ErrorCode::config,
-                 .what = fmt::format("the data gives another {} than the model was trained with",
-                                     states ? "normalisation" : "vocabulary"),
-                 .where = run->schema.where("data.train"),
-                 .expected = (folder / reading.name).string(),
-                 .got = "another one",
-                 .remedy = "data.validation=FILE, or data.test=FILE with --split test, evaluates "
-                           "on other data and leaves data.train as it was"});
+  check_reading(*run, folder);
   if (run->model->takes().pairs)
     check_beam(arguments.texts.beam.beam, run->model->vocab_size(), "command line: --beam",
                "--beam 4");

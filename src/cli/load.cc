@@ -145,8 +145,9 @@ void take_tokenizer(LoadedRun& run) {
 }
 
 // What a tokenizer is to text: scaled otherwise, states would mean something else to the weights.
-void take_normalisation(const LoadedRun& run, Dataset& set) {
-  const std::string& folder = run.settings.tuning.init_from;
+void take_normalisation(const LoadedRun& run, const fs::path& evaluated, Dataset& set) {
+  const fs::path folder =
+      set.has(SplitName::train) ? fs::path(run.settings.tuning.init_from) : evaluated;
   if (folder.empty() || !set.has_trajectories()) return;
   set.normalisation = load_normalisation(folder, *run.model);
 }
@@ -320,15 +321,36 @@ void check_classes(LoadedRun& run) {
                              : "leave data.class_column out"});
 }
 
-void check_evaluated(const LoadedRun& run, const Dataset& set, SplitName evaluated) {
+void check_evaluated(const LoadedRun& run, const Dataset& set, const DataOptions& options,
+                     SplitName evaluated) {
   // Training without validation data is allowed; a test of nothing is not.
-  if (evaluated == SplitName::validation || set.has(evaluated)) return;
-  throw Error({.code = ErrorCode::config,
-               .what = "there is no test data",
-               .where = run.schema.where("data.test"),
-               .expected = "files in data.test, or records drawn by data.test_fraction",
-               .got = run.settings.data.test_fraction == 0 ? "neither" : "no record was drawn",
-               .remedy = "data.test=FILE, or --split validation"});
+  const bool test = evaluated == SplitName::test;
+  if (set.has(evaluated) || (!test && !options.only)) return;
+  const std::string name(split_name(evaluated)), key = "data." + name;
+  throw Error(
+      {.code = ErrorCode::config,
+       .what = fmt::format("there is no {} data", name),
+       .where = run.schema.where(key),
+       .expected = fmt::format("files in {0}, or records drawn by {0}_fraction", key),
+       .got = !options.only && options.test_fraction == 0 ? "neither" : "no record was drawn",
+       .remedy = fmt::format("{}=FILE, or --split {}", key, test ? "validation" : "test")});
+}
+
+// Reads what is evaluated alone where it has files of its own: with the tokenizer that the model
+// has, which is not learnt again, so that nothing else is needed.
+void take_evaluated(LoadedRun& run, const RunRequest& request, DataOptions& options) {
+  const auto& files = request.evaluated == SplitName::test ? options.test : options.validation;
+  if (request.model.empty() || files.empty() || files[0] == kBuiltinGrammar) return;
+  options.only = request.evaluated;
+  constexpr const char* kKey = "data.tokenizer";
+  std::string& tokenizer = run.settings.data.tokenizer;
+  if (run.model->takes().states || tokenizer == "ids" ||
+      run.schema.origin(kKey).starts_with("command line"))
+    return;
+  const auto file = tokenizer_file(request.model);
+  if (!file) return;
+  options.tokenizer.kind = tokenizer = file->string();
+  run.schema.note(kKey, "auto: of the model");
 }
 
 // What the data and the model together allow.
@@ -453,7 +475,8 @@ void resolve_model(LoadedRun& run, const Dataset& set) {
                     own > 0 ? "auto: the model's" : "auto: max_length");
   }
   if (!set.has_trajectories()) check_vocabulary(run, set);
-  const int64_t width = set.has_trajectories() ? set.normalisation.channels() : set.vocab_size;
+  const int64_t width =
+      set.has_trajectories() ? set.first_trajectories()->channels() : set.vocab_size;
   run.model->resolve(run.schema, width, {s.max_length, s.max_source_length});
   if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run.model);
   run.model = tuned_model(std::move(run.model), s.tuning, run.schema);
@@ -489,7 +512,7 @@ Error with_place(const Error& error, const Schema& schema) {
 }
 
 // Opens the data of a run and all that depends on it.
-void open_data(LoadedRun& run, SplitName evaluated, DataObserver& observer) {
+void open_data(LoadedRun& run, const RunRequest& request, DataObserver& observer) {
   const Settings& s = run.settings;
   if (s.run_name.empty() || s.run_name.find('/') != std::string::npos ||
       s.run_name.starts_with('.'))
@@ -516,18 +539,20 @@ void open_data(LoadedRun& run, SplitName evaluated, DataObserver& observer) {
   if (s.data.vocab_size < 0) settle_vocabulary(run);
   check_classes(run);
   take_tokenizer(run);
-  Dataset set = open_dataset(data_options(s, run.model->takes()), observer);
+  DataOptions options = data_options(s, run.model->takes());
+  take_evaluated(run, request, options);
+  Dataset set = open_dataset(options, observer);
   if (set.counts.bad > 0)
     observer.note(fmt::format("{} bad records were passed over, the first: {}",
                               with_commas(set.counts.bad), set.counts.first_bad));
-  check_evaluated(run, set, evaluated);
+  check_evaluated(run, set, options, request.evaluated);
   if (set.has_trajectories() && !run.model->takes().states) {
     run.data.set = std::move(set);  // to be looked at
     return;
   }
   resolve_model(run, set);
-  take_normalisation(run, set);
-  run.data = make_training_data(std::move(set), s, run.model->takes(), observer, evaluated);
+  take_normalisation(run, request.model, set);
+  run.data = make_training_data(std::move(set), s, run.model->takes(), observer, request.evaluated);
 }
 
 }  // namespace
@@ -542,6 +567,19 @@ void take_batch(LoadedRun& run, int64_t batch, const std::string& reason) {
     check_replay(run);
   }
   run.batch_is_open = false;
+}
+
+RunPlace run_place(const std::vector<std::string>& overrides) {
+  RunPlace place;
+  Schema schema;
+  schema.text("runs_folder", &place.folder);
+  schema.text("run_name", &place.name);
+  for (const std::string& o : overrides) {
+    const size_t begin = std::min(o.find_first_not_of('+'), o.size());
+    const std::string key = o.substr(begin, o.find('=', begin) - begin);
+    if (key == "runs_folder" || key == "run_name") schema.override_with(o);
+  }
+  return place;
 }
 
 std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
@@ -595,7 +633,7 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
 
 std::unique_ptr<LoadedRun> load_run(const RunRequest& request, DataObserver& observer) {
   auto run = load_data(request, observer);
-  if (run->data.batches) return run;
+  if (run->data.batches || run->data.validation) return run;
   std::vector<std::string> readers = model_families();
   std::erase_if(readers, [](const std::string& f) { return !make_model(f)->takes().states; });
   throw Error({.code = ErrorCode::config,
@@ -615,7 +653,7 @@ std::unique_ptr<LoadedRun> load_model(const RunRequest& request, const Dataset& 
 std::unique_ptr<LoadedRun> load_data(const RunRequest& request, DataObserver& observer) {
   auto run = load_settings(request);
   try {
-    open_data(*run, request.evaluated, observer);
+    open_data(*run, request, observer);
   } catch (const Error& error) {
     throw with_place(error, run->schema);
   }

@@ -19,6 +19,9 @@ struct RunRequest {
   int64_t settled_batch = 0;           // what `training.batch_size: auto` stands for; 0: open
   SplitName evaluated = SplitName::validation;
   bool bare = false;  // there is no config but the overrides
+  // eval: the model's folder. A split with files of its own is read as the folder says, and nothing
+  // else is read.
+  fs::path model = {};
 };
 
 struct LoadedRun {
@@ -30,6 +33,12 @@ struct LoadedRun {
   bool batch_is_open = false;  // training.batch_size is auto, and a stand-in for now
 };
 
+// Where runs are and what this one is called, before it is found: all that overrides of a run that
+// is there can say without its config.
+struct RunPlace {
+  std::string folder = Settings().runs_folder, name = {};
+};
+RunPlace run_place(const std::vector<std::string>& overrides);
 // Parses the config and the overrides alone.
 std::unique_ptr<LoadedRun> load_settings(const RunRequest& request);
 // Parses, checks and resolves; opens the data, which is tokenized when it is not in the cache yet.

@@ -187,9 +187,9 @@ int run(int argc, char** argv) {
   millrace::EvalArguments eval;
   CLI::App* eval_app = app.add_subcommand("eval", "validate a trained model");
   eval_app
-      ->add_option(
-          "RUN", eval.model,
-          "run folder or name, or a checkpoint; or another model folder with data.train=FILE")
+      ->add_option("RUN", eval.model,
+                   "run folder or name, or a checkpoint; or another model folder with "
+                   "data.validation=FILE")
       ->required();
   eval_app->add_option("OVERRIDES", eval.overrides, "a.b=c, such as data.validation=other.txt");
   one_of(eval_app->add_option(

@@ -111,17 +111,19 @@ int train_command(TrainArguments arguments) {
         fmt::format("training.max_steps={}", arguments.max_steps));
   Resume resume;
   if (arguments.resume) {
-    // Without a config: only the overrides say where runs are; the rest comes with the run.
-    const auto place = load_settings(arguments.request);
-    if (arguments.request.config.empty() && arguments.resume_from.empty() &&
-        !place->schema.origin("run_name").starts_with("command line"))
+    // Without a config only the overrides say where runs are; the rest comes with the run.
+    RunPlace place = run_place(arguments.request.overrides);
+    if (!arguments.request.config.empty()) {
+      const auto given = load_settings(arguments.request);
+      place = {given->settings.runs_folder, given->settings.run_name};
+    } else if (arguments.resume_from.empty() && place.name.empty()) {
       arguments.resume_from = "latest";
-    auto found = find_resume(place->settings.runs_folder, place->settings.run_name,
-                             arguments.resume_from, say);
+    }
+    auto found = find_resume(place.folder, place.name, arguments.resume_from, say);
     if (found)
       resume = std::move(*found);
     else
-      say("resume   no run called " + place->settings.run_name + " yet; this is the first");
+      say("resume   no run called " + place.name + " yet; this is the first");
     if (found && arguments.request.config.empty())
       arguments.request.config = resume.config.string();
     if (found)

@@ -68,6 +68,16 @@ void check_options(const DataOptions& options, bool grammar) {
                        kBuiltinGrammar, "leave the other keys of data out");
 }
 
+struct SplitPaths {
+  const std::vector<std::string>&files, &targets;
+};
+
+SplitPaths paths_of(const DataOptions& o, SplitName split) {
+  return split == SplitName::train        ? SplitPaths{o.train, o.train_target}
+         : split == SplitName::validation ? SplitPaths{o.validation, o.validation_target}
+                                          : SplitPaths{o.test, o.test_target};
+}
+
 void check_class_column(const ClassColumn& column, bool paths, DataFormat format) {
   constexpr const char* kKey = "data.class_column";
   if (!column.is_asked_for()) return;
@@ -81,13 +91,13 @@ void check_class_column(const ClassColumn& column, bool paths, DataFormat format
 }
 
 // Files, their partners, and what they are called, for one split.
-void add_files(DataRequest& request, SplitName split, const std::vector<std::string>& paths,
-               const std::vector<std::string>& targets) {
+void add_files(DataRequest& request, SplitName split, const SplitPaths& given, bool pairs) {
+  const auto& [paths, targets] = given;
   const std::string key = fmt::format("data.{}", split_name(split));
   if (split != SplitName::train && paths.empty() && targets.empty()) return;
   SplitFiles source{.split = split};
   source.files = find_files(paths, key, request.records.format);
-  if (!targets.empty()) {
+  if (pairs || !targets.empty()) {
     source.targets = find_files(targets, key + "_target", request.records.format);
     if (source.targets.size() != source.files.size())
       throw config_error("files that belong together differ in number", key + "_target",
@@ -156,12 +166,15 @@ int64_t clock_ns() {
 
 DataRequest make_data_request(const DataOptions& options) {
   DataRequest request;
-  request.grammar = options.train == std::vector<std::string>{kBuiltinGrammar};
+  request.grammar = !options.only && options.train == std::vector<std::string>{kBuiltinGrammar};
   check_options(options, request.grammar);
-  const bool pairs = !options.train_target.empty();
+  // What is evaluated alone is read as the training data was.
+  const SplitPaths first = paths_of(
+      options, options.train.empty() ? options.only.value_or(SplitName::train) : SplitName::train);
+  const bool pairs = !first.targets.empty();
   RecordOptions& records = request.records;
   records.format = pairs && options.format == "auto" ? DataFormat::lines
-                                                     : format_of(options.format, options.train);
+                                                     : format_of(options.format, first.files);
   if (pairs && records.format != DataFormat::lines)
     throw config_error("pairs of files are read line by line", "data.train_target",
                        "data.format=lines or auto", options.format,
@@ -185,9 +198,10 @@ DataRequest make_data_request(const DataOptions& options) {
   const bool paths = records.format == DataFormat::trajectories,
              separate = has_records(records.format) || paths;
   check_class_column(options.class_column, paths, records.format);
-  if (separate && options.validation.empty())
+  const bool draws = separate && !options.only;
+  if (draws && options.validation.empty())
     records.validation_fraction = options.validation_fraction;
-  if (separate && options.test.empty()) records.test_fraction = options.test_fraction;
+  if (draws && options.test.empty()) records.test_fraction = options.test_fraction;
   if (!separate && options.test_fraction > 0)
     throw config_error("a long text has no test fraction", "data.test_fraction", "records, or 0",
                        fmt::format("{}", options.test_fraction), "name a file in data.test");
@@ -219,9 +233,9 @@ DataRequest make_data_request(const DataOptions& options) {
       request.sources.push_back({.split = SplitName::validation, .text_name = kBuiltinGrammar});
     request.choices["grammar"] = {options.seed, options.grammar_chars, validation};
   } else {
-    add_files(request, SplitName::train, options.train, options.train_target);
-    add_files(request, SplitName::validation, options.validation, options.validation_target);
-    add_files(request, SplitName::test, options.test, options.test_target);
+    for (const SplitName split : {SplitName::train, SplitName::validation, SplitName::test})
+      if (split == options.only.value_or(split))
+        add_files(request, split, paths_of(options, split), pairs);
   }
   if (options.tokenizer.is_file() && !paths)
     request.stamps.push_back(stamp_of(options.tokenizer.kind));

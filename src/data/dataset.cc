@@ -1,5 +1,6 @@
 #include "data/dataset.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ class Maker {
 
  private:
   int64_t fields() const {
-    return request_.records.fields.size() == 2 || !options_.train_target.empty() ? 2 : 1;
+    return request_.records.fields.size() == 2 || !request_.sources[0].targets.empty() ? 2 : 1;
   }
   Prepared write_trajectories(const fs::path& staging) const;
   std::string key_;
@@ -158,7 +159,7 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
       const fs::path store = folder / split_name(static_cast<SplitName>(i));
       data.trajectories[i] = std::make_shared<ValueStore>(store, header.key);
       check_count(i, data.trajectories[i]->paths(), 1);
-      const int64_t channels = data.trajectories[0]->channels();
+      const int64_t channels = data.first_trajectories()->channels();
       if (data.trajectories[i]->channels() != channels)
         throw damaged_cache(store, fmt::format("{} channels, as in the others", channels),
                             fmt::format("{}", data.trajectories[i]->channels()));
@@ -166,6 +167,7 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
         throw damaged_cache(store, fmt::format("{} classes", maker->classes()),
                             fmt::format("{}", data.trajectories[i]->classes()));
     }
+    if (!header.splits[0]) return data;
     const fs::path file = folder / kNormalisationFile;
     data.normalisation = read_normalisation(read_header_file(file), file);
     if (data.normalisation.channels() != data.trajectories[0]->channels())
@@ -231,10 +233,11 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
           writer = std::make_unique<ValueStoreWriter>(
               staging / split_name(static_cast<SplitName>(split)), key_, channels, classes());
         writer->add_path(scene.values_of(path), scene.classes_of(path));
-        if (!changes) changes.emplace(channels);
+        if (source.split != SplitName::train) continue;
         // Also of what is drawn from it for validation: other files to validate on, and the same to
         // train on, must not scale a model's states otherwise.
-        if (source.split == SplitName::train) changes->add_path(scene.values_of(path));
+        if (!changes) changes.emplace(channels);
+        changes->add_path(scene.values_of(path));
       }
     }
     if (number == before)
@@ -244,7 +247,7 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
           fmt::format("none; {} bad ones were passed over", prepared.counts.bad - bad_before),
           "check the files");
   }
-  if (!writers[0])
+  if (const SplitName first = request_.sources[0].split; !writers[static_cast<size_t>(first)])
     throw config_error(
         fmt::format("no path of {} is left to train on", file_names(request_.sources[0].files)),
         "data.train", "at least one trajectory",
@@ -259,7 +262,7 @@ Prepared Maker::write_trajectories(const fs::path& staging) const {
     header.splits[i] = true;
   }
   header.counts = prepared.counts;
-  write_new_file(staging / kNormalisationFile, changes->result().text());
+  if (changes) write_new_file(staging / kNormalisationFile, changes->result().text());
   write_new_file(staging / kMeta, dataset_header_text(header));
   prepared.seconds = seconds_since(begin);
   return prepared;
@@ -364,10 +367,13 @@ Dataset open_dataset(const DataOptions& options, DataObserver& observer) {
   const DataRequest request = make_data_request(options);
   Dataset data =
       open_or_make(std::make_shared<Maker>(key_of(request, observer), request, options, observer));
+  size_t files = 0;
+  for (const SplitFiles& source : request.sources)
+    files += source.files.size() + source.targets.size();
   data.source = request.grammar ? kBuiltinGrammar
                 : request.sources[0].files.size() == 1 && request.sources[0].targets.empty()
                     ? request.sources[0].files[0].string()
-                    : fmt::format("{} files", request.stamps.size());
+                    : fmt::format("{} files", files);
   data.sources.fill(data.source);
   for (const SplitFiles& s : request.sources)
     if (!s.files.empty()) data.sources[static_cast<size_t>(s.split)] = file_names(s.files);
@@ -406,16 +412,25 @@ Dataset dataset_in_memory(std::shared_ptr<const Tokenizer> tokenizer, std::vecto
 }
 
 std::string Dataset::description() const {
+  // Of the training data and what it is validated with; where nothing trains, of what is evaluated.
+  std::vector<SplitName> splits{SplitName::train, SplitName::validation};
+  if (!has(SplitName::train))
+    splits = {has(SplitName::test) ? SplitName::test : SplitName::validation};
+  std::vector<std::string> sizes, numbers;
+  for (const SplitName name : splits) {
+    const std::string number = with_commas(counts.records[static_cast<size_t>(name)]);
+    numbers.push_back(number);
+    sizes.push_back(fmt::format("{} {}",
+                                has_trajectories() ? number : with_commas(split(name).size()),
+                                name == SplitName::train ? "training" : split_name(name)));
+  }
   if (has_trajectories())
-    return fmt::format("{}: {} training and {} validation paths, {} points of {} numbers{}", source,
-                       with_commas(counts.records[0]), with_commas(counts.records[1]),
-                       with_commas(trajectories[0]->points()), trajectories[0]->channels(),
+    return fmt::format("{}: {} paths, {} points of {} numbers{}", source, fmt::join(sizes, " and "),
+                       with_commas(first_trajectories()->points()),
+                       first_trajectories()->channels(),
                        classes() > 0 ? fmt::format(" and one of {} classes", classes()) : "");
-  std::string text = fmt::format("{}: {} training and {} validation tokens", source,
-                                 with_commas(train.size()), with_commas(validation.size()));
-  if (records)
-    text += fmt::format(" in {} and {} records", with_commas(counts.records[0]),
-                        with_commas(counts.records[1]));
+  std::string text = fmt::format("{}: {} tokens", source, fmt::join(sizes, " and "));
+  if (records) text += fmt::format(" in {} records", fmt::join(numbers, " and "));
   return text + fmt::format(", {} tokenizer with a vocabulary of {}", tokenizer_name, vocab_size);
 }
 

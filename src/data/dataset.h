@@ -35,6 +35,8 @@ struct DataOptions {
   bool skip_bad_records = false;
   bool joined_pairs = false;      // no end token between source and target
   ClassColumn class_column = {};  // of trajectories
+  // What is evaluated, when it has files of its own: no others are looked for.
+  std::optional<SplitName> only = {};
   uint64_t seed = 0;
   int threads = 0;  // that tokenize; 0: all
 };
@@ -84,12 +86,18 @@ struct Dataset {
   const Split& split(SplitName name) const { return const_cast<Dataset*>(this)->split(name); }
   // Instead of tokens: paths of points; null where a split has none.
   std::array<std::shared_ptr<const ValueStore>, kSplits> trajectories;
-  bool has_trajectories() const { return trajectories[0] != nullptr; }
-  int64_t classes() const { return has_trajectories() ? trajectories[0]->classes() : 0; }
+  // Those of the first split that has some; all are of one kind.
+  const ValueStore* first_trajectories() const {
+    for (const auto& store : trajectories)
+      if (store) return store.get();
+    return nullptr;
+  }
+  bool has_trajectories() const { return first_trajectories() != nullptr; }
+  int64_t classes() const { return has_trajectories() ? first_trajectories()->classes() : 0; }
   bool has(SplitName name) const {
     return split(name).tokens || trajectories[static_cast<size_t>(name)];
   }
-  Normalisation normalisation;               // of these: of all paths of data.train
+  Normalisation normalisation;               // of these: of all paths of data.train, if it was read
   std::optional<double> entropy_per_token;   // nats; known for the grammar only
   std::string source;                        // "input.txt", "12 files"
   std::array<std::string, kSplits> sources;  // the files of each split, for messages

@@ -77,7 +77,7 @@ DatasetHeader read_dataset_header(std::string_view text, const fs::path& name) {
       throw meta.refuse("records in the splits that there are, and in no other",
                         printable(meta.value("counts").dump(), 80));
   if (h.trajectories) {
-    if (!h.splits[0]) throw meta.refuse("trajectories to train on", "none");
+    if (h.splits == std::array<bool, kSplits>{}) throw meta.refuse("trajectories", "none");
     return h;
   }
   h.counts.chars = counts_of(meta, "chars");

@@ -555,6 +555,45 @@ TEST_F(DatasetTest, Trajectories) {
 
 // --- the cache
 
+TEST_F(DatasetTest, WhatIsEvaluatedAloneNeedsNoOther) {
+  const Dataset whole = open({.train = {file("train.txt", "one two two three\nfour\n")},
+                              .format = "lines",
+                              .validation_fraction = 0,
+                              .tokenizer = {.kind = "word", .min_frequency = 1}});
+  const std::string words = file("tokenizer.json", whole.tokenizer().file().bytes);
+  DataOptions options{.train = {path("nowhere.txt")},
+                      .validation = {path("nowhere.txt")},
+                      .test = {file("test.txt", "two zebras, one\n")},
+                      .format = "lines",
+                      .test_fraction = 0.5,
+                      .tokenizer = {.kind = words},
+                      .only = SplitName::test};
+  const Dataset data = open(options);
+  EXPECT_FALSE(data.has(SplitName::train) || data.has(SplitName::validation));
+  EXPECT_EQ(data.tokenizer().vocabulary_file(), whole.tokenizer().vocabulary_file());
+  EXPECT_EQ(data.vocab_size, whole.vocab_size);
+  EXPECT_TRUE(has(data.description(), "5 test tokens in 1 records")) << data.description();
+  EXPECT_EQ(records_of(data, data.test), Texts{"two <unk> <unk> one"});
+  // Rare words can be copied, though the file does not know them.
+  EXPECT_EQ(data.tokenizer().decode_stored(ids_of({data.test.open, nullptr, 0, data.test.end})),
+            "two zebras, one");
+  options.only = SplitName::validation;
+  EXPECT_EQ(refusal_of([&] { open(options); }).where, "data.validation");
+}
+
+TEST_F(DatasetTest, TrajectoriesAloneHaveNoNormalisation) {
+  const std::string scene = file("a.txt", "0 1 0.5 1\n10 1 1.5 1\n20 1 3 2\n");
+  const Dataset data = open({.train = {path("nowhere.txt")},
+                             .validation = {scene},
+                             .format = "trajectories",
+                             .only = SplitName::validation});
+  ASSERT_TRUE(data.has_trajectories());
+  EXPECT_FALSE(data.has(SplitName::train));
+  EXPECT_EQ(data.first_trajectories()->points(), 3);
+  EXPECT_EQ(data.normalisation.channels(), 0);
+  EXPECT_TRUE(has(data.description(), "1 validation paths, 3 points")) << data.description();
+}
+
 TEST_F(DatasetTest, IsMadeOnce) {
   const std::string text = file("a.txt", "one two three");
   age(text);

@@ -130,12 +130,17 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
                                           const std::vector<SplitFiles>& sources, int threads,
                                           int64_t bytes_all, const ProgressFunction& progress) {
   const bool with_end = has_records(records.format);
-  if (options.is_file()) return read_tokenizer(options.kind);
+  const bool trains = std::any_of(sources.begin(), sources.end(),
+                                  [](const SplitFiles& s) { return s.split == SplitName::train; });
+  std::unique_ptr<Tokenizer> known;
+  if (options.is_file()) known = read_tokenizer(options.kind);
+  const auto* known_words = dynamic_cast<const WordTokenizer*>(known.get());
+  if (known && (trains || !known_words)) return known;
   if (options.kind == "byte") return make_byte_tokenizer(with_end);
   if (options.kind == "ids") return make_id_tokenizer(options.vocab_size);
   constexpr const char* kStage = "learning the vocabulary";
   std::vector<SplitFiles> training = sources;
-  if (options.kind == "word") {
+  if (options.kind == "word" || known_words) {
     // Words of validation and test are known too, so that they can be copied.
     WordCounts counts;
     RecordReader reader(records, sources);
@@ -153,6 +158,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
           counts.add(part);
           progress(kStage, file_bytes, bytes_all);
         });
+    if (known_words) return known_words->knowing(counts);
     return make_word_tokenizer(counts,
                                {options.vocab_size, options.min_frequency, options.lower_case});
   }

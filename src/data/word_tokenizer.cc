@@ -190,6 +190,27 @@ class Sentence {
   bool is_open_ = false;  // the next word stands right behind
 };
 
+Error refuse(const char* where, const std::string& expected, const std::string& got,
+             const std::string& remedy) {
+  return Error({.code = ErrorCode::config,
+                .what = "no vocabulary of words can be made",
+                .where = where,
+                .expected = expected,
+                .got = got,
+                .remedy = remedy});
+}
+
+void check_fits_a_file(std::span<const std::string_view> words) {
+  // Beside its bytes a word takes quotes and a comma; few need more, and they are single signs.
+  constexpr int64_t kOthers = 4096;
+  int64_t bytes = kOthers;
+  for (const std::string_view word : words) bytes += static_cast<int64_t>(word.size()) + 3;
+  if (bytes > kMaxFileBytes)
+    throw refuse("data.train",
+                 "different words that fit into a file of " + human_bytes(kMaxFileBytes),
+                 fmt::format("{} words, {}", words.size(), human_bytes(bytes)), kCutWords);
+}
+
 }  // namespace
 
 // --- counting
@@ -252,6 +273,19 @@ WordTokenizer::WordTokenizer(std::span<const std::string_view> words, int64_t vo
     words_.push_back(std::string_view(bytes_).substr(bytes_.size() - word.size()));
     ids_.set(words_.back(), kFirstWord + static_cast<int32_t>(words_.size()) - 1);
   }
+}
+
+std::unique_ptr<WordTokenizer> WordTokenizer::knowing(const WordCounts& texts) const {
+  std::set<std::string> others;  // in an order that the file gives no other
+  std::string buffer;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string_view word = lower_case_ ? lower(texts[i].text, buffer) : texts[i].text;
+    if (ids_.get(word) < 0) others.emplace(word);
+  }
+  std::vector<std::string_view> words = words_;
+  words.insert(words.end(), others.begin(), others.end());
+  check_fits_a_file(words);
+  return std::make_unique<WordTokenizer>(words, vocab_size_, lower_case_);
 }
 
 std::string_view WordTokenizer::word(int32_t id) const {
@@ -347,15 +381,6 @@ TokenizerFile WordTokenizer::file_of(size_t count) const {
 
 std::unique_ptr<WordTokenizer> make_word_tokenizer(const WordCounts& counts,
                                                    const WordOptions& options) {
-  const auto refuse = [](const char* where, const std::string& expected, const std::string& got,
-                         const std::string& remedy) {
-    return Error({.code = ErrorCode::config,
-                  .what = "no vocabulary of words can be made",
-                  .where = where,
-                  .expected = expected,
-                  .got = got,
-                  .remedy = remedy});
-  };
   if (options.vocab_size <= WordTokenizer::kFirstWord || options.vocab_size > INT32_MAX) {
     throw refuse("data.vocab_size",
                  fmt::format("{} to {}", WordTokenizer::kFirstWord + 1, INT32_MAX),
@@ -389,15 +414,7 @@ std::unique_ptr<WordTokenizer> make_word_tokenizer(const WordCounts& counts,
                  fmt::format("words that occur {} times", options.min_frequency), "none",
                  "give more text, or set data.min_frequency=1");
   }
-  // Beside its bytes a word takes quotes and a comma; few need more, and they are single signs.
-  constexpr int64_t kOthers = 4096;
-  int64_t bytes = kOthers;
-  for (const std::string_view word : words) bytes += static_cast<int64_t>(word.size()) + 3;
-  if (bytes > kMaxFileBytes) {
-    throw refuse("data.train",
-                 "different words that fit into a file of " + human_bytes(kMaxFileBytes),
-                 fmt::format("{} words, {}", words.size(), human_bytes(bytes)), kCutWords);
-  }
+  check_fits_a_file(words);
   return std::make_unique<WordTokenizer>(words, vocab_size, options.lower_case);
 }
 

@@ -57,6 +57,9 @@ class WordTokenizer : public Tokenizer {
 
   // `words`: every one once, the most frequent first.
   WordTokenizer(std::span<const std::string_view> words, int64_t vocab_size, bool lower_case);
+  // The same vocabulary; the other words of these texts are known behind it, so that they can be
+  // copied. Error (config) when they are more than a file can hold.
+  std::unique_ptr<WordTokenizer> knowing(const WordCounts& texts) const;
 
   std::string name() const override { return "word"; }
   int64_t vocab_size() const override { return vocab_size_; }

@@ -67,10 +67,15 @@ TrainingData make_training_data(Dataset set, const Settings& settings, Takes tak
   data.evaluated = evaluated;
   data.parts = takes.parts;
   BatchOptions o = batch_options(data.set, settings, takes);
-  if (settings.data.on_long_record == "error" && !takes.states)
+  const bool trains = data.set.has(SplitName::train);
+  if (settings.data.on_long_record == "error" && !takes.states) {
+    DataOptions source = data_options(settings);
+    if (!trains) source.only = evaluated;
     for (const SplitName split : {SplitName::train, evaluated})
-      refuse_long_records(data.set, split, o, data_options(settings));
-  data.batches = make_batches(data.set, SplitName::train, o, observer);
+      refuse_long_records(data.set, split, o, source);
+  }
+  if (trains || !data.set.has(evaluated))  // of nothing at all it is refused
+    data.batches = make_batches(data.set, SplitName::train, o, observer);
   if (data.set.has(evaluated)) {
     o.seed.reset();
     o.stages.clear();
@@ -83,7 +88,8 @@ TrainingData make_training_data(Dataset set, const Settings& settings, Takes tak
 }
 
 ProgramShapes TrainingData::shapes() const {
-  return {batches->shapes(), validation ? validation->shapes() : batches->shapes()};
+  const auto& evaluates = validation ? validation->shapes() : batches->shapes();
+  return {batches ? batches->shapes() : std::vector<BatchShape>(), evaluates};
 }
 
 std::vector<int32_t> TrainingData::sample_prompt(const Settings& settings, Takes takes) const {

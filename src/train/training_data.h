@@ -11,7 +11,7 @@ namespace millrace {
 
 struct TrainingData {
   Dataset set;
-  std::unique_ptr<Batches> batches;
+  std::unique_ptr<Batches> batches;     // null: what is evaluated was read alone
   std::unique_ptr<Batches> validation;  // in order, of the split below; null: there is none
   SplitName evaluated = SplitName::validation;
   // Validation takes every one, or one of so many, where only its time matters (doctor/profile.h).

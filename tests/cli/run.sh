@@ -642,6 +642,15 @@ run generate "$pairs" --prompt 'one two 3' --beam 0 --temperature 0 --max-tokens
 report "generate --beam 0 draws" "$([ "$code" -eq 0 ] && grep -qE '^([0-9]+ ){1,4}$' "$work/out" || echo "  exit code $code")"
 run eval "$pairs" --json
 report "eval of pairs" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"eval/bleu": ' "$work/out" && grep -q '"eval/rougeL": ' "$work/out" || echo "  exit code $code, or no BLEU")"
+# Overrides are checked against the run's own config, whatever model the quickstart has.
+run eval pairs training.eval_texts=2
+holds "eval with a key of the run's own model" 0 'eval/loss'
+run train --resume pairs training.eval_texts=2 training.max_steps=3
+holds "--resume with a key of the run's own model" 0 'changed  training.eval_texts: 0 -> 2' 'step=3/3'
+run train --resume pairs model.norm_position=post
+holds "--resume with another value of such a key" 2 'a run cannot go on with another `model.norm_position`' 'expected: pre' 'remedy:'
+run train --resume pairs model.norm_positon=post
+holds "--resume with a key that the run's model has not" 2 'did you mean `model.norm_position`' 'remedy:'
 run train pairs.yaml --run-name texts training.eval_texts=2 training.eval_every=1 checkpoint.metric=eval/chrf
 holds "validation writes texts" 0 '  BLEU ' '  chrF ' '  ROUGE-1/2/L ' 'eval_texts ' 'best         eval/chrf '
 report "their metrics are in the files" "$([ "$(grep -c '"eval/rougeL":' runs/latest/metrics.jsonl)" -eq 2 ] && grep -q 'eval/bleu=' runs/latest/train.log && grep -q 'eval/chrf' runs/latest/tb/* && grep -q '"eval/chrf"' runs/latest/checkpoints/*/manifest.json || echo "  missing in metrics.jsonl, train.log, tb/ or a manifest")"
@@ -656,6 +665,14 @@ cp "$work/out" "$work/text"
 run eval runs/latest --split test data.test=other.source data.test_target=other.target
 holds "eval on test data" 0 'split    test' 'eval/loss ' 'eval/bleu '
 report "which gives what the same pairs give as validation data" "$(cmp "$work/text" "$work/out" 2>&1)"
+mv pairs.source away.source
+for split in validation test; do
+  run eval runs/latest --split $split data.$split=other.source data.${split}_target=other.target
+  report "and without the files of training ($split)" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || cat "$work/err")"
+done
+mv away.source pairs.source
+refused "eval on sources alone" 2 'data.validation_target' 'expected: a file' 'remedy:' -- eval words data.validation=other.source data.validation_target=[]
+refused "eval with another tokenizer than the model's" 2 'another vocabulary' 'data.tokenizer=byte' 'remedy:   leave data.tokenizer out' -- eval words data.tokenizer=byte model.vocab_size=auto
 run eval runs/latest
 report "and not what other pairs give" "$(cmp -s "$work/text" "$work/out" && echo "  the same metrics")"
 # Texts are measured against those of the files, as `score` does it, not against what the tokenizer makes of them.
@@ -1222,6 +1239,10 @@ head -161 walks.txt >fewer.txt # the first seven
 run eval "$whole" data.validation=fewer.txt
 holds "eval on other paths" 0 'eval/ade'
 cp "$work/out" "$work/text"
+mv walks.txt away.txt
+run eval "$whole" data.validation=fewer.txt
+report "and without the paths of training" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || cat "$work/err")"
+mv away.txt walks.txt
 run eval "$whole" --split test data.test=fewer.txt
 report "and as test data" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
 refused "a test of paths that are not there" 2 'no test data' 'data.test=FILE' -- eval "$whole" --split test
@@ -1252,7 +1273,7 @@ run generate paths-exported --input seen.txt
 report "and predicts the same" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
 run eval "$whole" data.validation=fewer.txt
 cp "$work/out" "$work/text"
-refused "eval of a folder that says nothing about data" 2 'says nothing about data' 'data.train=FILE' -- eval paths-exported
+refused "eval of a folder that says nothing about data" 2 'says nothing about data' 'data.validation=FILE' -- eval paths-exported
 run eval paths-exported data.train=walks.txt data.validation=fewer.txt data.format=trajectories
 report "eval of what was exported, on data that is named" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || cat "$work/err")"
 run train walks.yaml "${walks[@]}" model.init_from=paths-exported training.max_steps=1 --run-name walks-from-exported
@@ -1315,6 +1336,25 @@ refused "paths for a model of text" 2 'gpt does not read trajectories' 'model.ty
 printf '0 1 0.5 x\n' >path.txt
 refused "a path with a letter" 2 'path.txt:1' -- data stats good.yaml data.train=path.txt data.format=trajectories
 for i in $(seq 200); do echo "line $i of the text"; done >text.txt
+# A model of characters: what it is evaluated on stands alone.
+run train good.yaml data.train=text.txt --run-name alone
+seq -f 'the text of line %g' 40 >other.txt
+mv text.txt away.txt
+run eval alone data.validation=other.txt
+holds "eval on other text, without that of training" 0 'eval/loss' 'other.txt: 791 validation tokens'
+cp "$work/out" "$work/text"
+run eval alone --split test data.test=other.txt
+holds "and as test data" 0 'other.txt: 791 test tokens'
+report "with the same metrics" "$(cmp "$work/text" "$work/out" 2>&1)"
+mv away.txt text.txt
+run eval alone data.validation=other.txt
+report "and the same with that of training" "$(cmp "$work/text" "$work/out" 2>&1)"
+refused "eval on characters that the model has not" 2 'letters.txt:' 'expected:' 'remedy:' -- eval alone data.validation=letters.txt
+: >nothing.txt
+refused "eval on an empty file" 2 'nothing.txt is empty' 'data.validation' 'remedy:' -- eval alone data.validation=nothing.txt
+printf 'Zoe and a pink dog cried at the lake. He and the hen hugged tame goats.\n' >story.txt
+run eval judged data.validation=story.txt
+holds "eval of a model of the grammar on other text" 0 'eval/loss' 'story.txt'
 run train good.yaml data.train=text.txt --run-name changing checkpoint.every=1
 echo 'line 201 of the text' >>text.txt
 run train good.yaml data.train=text.txt --run-name changing --resume training.max_steps=4 checkpoint.every=1

@@ -260,11 +260,11 @@ std::vector<Example> dataset_header_examples() {
       refused(with(good, "/tokenizer_name", 1), {"tokenizer_name"}),
       refused(with(paths, "/trajectories", Json::array()), {"records in the splits"}),
       refused(checked_json_text({{"key", kDigest},
-                                 {"trajectories", {"test"}},
+                                 {"trajectories", Json::array()},
                                  {"file_bytes", 1},
-                                 {"counts", {0, 0, 1}},
+                                 {"counts", {0, 0, 0}},
                                  {"bad", 0}}),
-              {"trajectories to train on"}),
+              {"expected: trajectories", "none"}),
       refused(with(paths, "/trajectories", true), {"a list for `trajectories`"}),
   };
   add_common(all, good, "file_bytes");
