@@ -86,10 +86,12 @@ int eval_command(const EvalArguments& arguments) {
   std::fprintf(stderr, "model    %s\ndata     %s\nsplit    %s\n", folder.c_str(),
                run->data.set.description().c_str(), arguments.split.c_str());
   const int64_t start = now_ns();
-  Metrics metrics = evaluate_model(*run->model, run->settings, run->data, *backend, folder);
+  // First what may not fit: nobody is to wait for a loss, and then be refused.
+  Metrics metrics;
   if (arguments.texts.beam.beam > 0)
-    metrics.merge(
-        evaluate_texts(*run->model, run->settings, run->data, *backend, folder, arguments.texts));
+    metrics =
+        evaluate_texts(*run->model, run->settings, run->data, *backend, folder, arguments.texts);
+  metrics.merge(evaluate_model(*run->model, run->settings, run->data, *backend, folder));
   const double seconds = seconds_since(start);
   if (arguments.json) {
     nlohmann::ordered_json j = {

@@ -6,6 +6,9 @@
 #include <functional>
 #include <numeric>
 
+#include "core/process.h"
+#include "core/text.h"
+
 namespace millrace {
 namespace {
 
@@ -143,8 +146,34 @@ BeamSession::BeamSession(const Model& model, const BeamRoom& room, const BeamOpt
     : plans_(make_beam_plans(model, room, options.beam, passes, backend)),
       refresh_(
           make_refresh_plan(std::array<const Plan*, 2>{&plans_.encode, &plans_.decode}, backend)),
-      session_(backend, {&plans_.encode, &plans_.decode, &refresh_}),
+      session_(open(room, options, backend)),
       beam_(model, session_, 0, room, options) {}
+
+Session BeamSession::open(const BeamRoom& room, const BeamOptions& options,
+                          Backend& backend) const {
+  const std::vector<const Plan*> plans{&plans_.encode, &plans_.decode, &refresh_};
+  const int64_t needed = layout_session(plans, backend.runs_at_once()).total_bytes(),
+                there = backend.on_host() ? machine_memory_bytes() : backend.memory_bytes();
+  auto refusal = [&](const std::string& expected, const std::string& got) {
+    return Error({.code = ErrorCode::does_not_fit,
+                  .what = "a beam search of so many texts at once does not fit",
+                  .where = fmt::format("{} sources at once, {} hypotheses of each",
+                                       with_commas(room.sources), with_commas(options.beam)),
+                  .expected = expected,
+                  .got = got,
+                  .remedy = "a smaller --at-once, or a smaller --beam"});
+  };
+  if (there > 0 && needed > there)
+    throw refusal(fmt::format("at most {}, as the machine has", human_bytes(there)),
+                  human_bytes(needed));
+  try {
+    return Session(backend, plans);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    throw refusal(fmt::format("{} of memory", human_bytes(needed)),
+                  fmt::format("{}: {}", error.fields().what, error.fields().got));
+  }
+}
 
 void check_beam(int64_t beam, int64_t words, const std::string& where, const std::string& remedy) {
   if (beam <= words) return;

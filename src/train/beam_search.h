@@ -87,6 +87,8 @@ class BeamSession {
   BeamSearch& beam() { return beam_; }
 
  private:
+  // Error (does_not_fit) when the machine has no room for it.
+  Session open(const BeamRoom& room, const BeamOptions& options, Backend& backend) const;
   BeamPlans plans_;
   Plan refresh_;
   Session session_;

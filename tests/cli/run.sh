@@ -688,6 +688,8 @@ sed -n 's/^\(bleu\|chrf\|rouge1\) *//p' "$work/out" | awk '{printf "%.2f\n", $1}
 report "eval measures what score does" "$(grep -qv '^0.00' "$work/of-eval" || echo '  nothing is right'; diff "$work/of-eval" "$work/of-score")"
 refused "eval on test data that is not there" 2 'no test data' '`data.test`' 'expected: files in data.test' 'got:      neither' 'remedy:   data.test=FILE' -- eval "$pairs" --split test
 refused "eval on a split of no name" 2 'command line: --split tset' 'expected: one of validation, test' 'did you mean `test`?' -- eval "$pairs" --split tset
+run train pairs.yaml --run-name long training.max_length=4096 training.max_source_length=12 training.max_steps=1
+refused "eval: more texts at once than memory" 3 'does not fit' '65,536 sources at once, 9 hypotheses' 'expected: at most' 'got:' 'remedy:   a smaller --at-once, or a smaller --beam' -- eval long --at-once 65536 --beam 9
 run train pairs.yaml --run-name drawn data.test_fraction=0.4 data.validation_fraction=0.2 training.max_eval_batches=1 training.batch_size=1
 run eval drawn --split test --json
 report "eval on records drawn for a test" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"split": "test"' "$work/out" && grep -q '"eval/bleu": ' "$work/out" || echo "  exit code $code")"
