@@ -82,7 +82,8 @@ int compare_command(const CompareArguments& arguments);
 
 struct GenerateArguments {
   std::string folder;                     // a checkpoint, a Hugging Face folder, or a run folder
-  std::string prompt, prompt_ids, input;  // one of them; input: a file with a prompt on each line
+  std::string prompt, prompt_ids, input;  // one of them; input: a file of prompts
+  std::string field;                      // of an input with named fields: the prompt
   std::string class_column;               // of an input of trajectories: not read
   bool ids = false;                       // tokens as numbers instead of text
   std::string device = "auto", precision = "auto";

@@ -130,13 +130,30 @@ Loaded load(const GenerateArguments& arguments) {
   return l;
 }
 
-// The prompts of a file, line by line, or the one of the command line.
+// The field of an input that has them: as said, or what the run was trained on.
+std::string field_of(const GenerateArguments& arguments, const fs::path& folder) {
+  if (!arguments.field.empty()) return arguments.field;
+  const fs::path config = folder / "config.resolved.yaml";
+  std::vector<std::string> fields;
+  if (fs::is_regular_file(config))
+    fields = load_settings({config.string(), {}})->settings.data.fields;
+  return fields.empty() ? "text" : fields[0];
+}
+
+// Line ends would make several lines of a text.
+std::string on_one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  return text;
+}
+
+// The prompts of a file, record by record, or the one of the command line.
 class Prompts {
  public:
   explicit Prompts(const Loaded& loaded) : loaded_(loaded) {
     const GenerateArguments& a = loaded.arguments;
     if (!a.input.empty())
-      file_ = open_record_file(DataFormat::lines, a.input, {}, {});
+      open(a);
     else if (!a.prompt_ids.empty())
       one_ = from_ids(parse_ids(a.prompt_ids, loaded.model->vocab_size()));
     else
@@ -149,8 +166,11 @@ class Prompts {
     switch (file_->next(fields, places)) {
       case RecordFile::Got::end:
         return std::nullopt;
-      case RecordFile::Got::bad:
-        throw file_->fault();
+      case RecordFile::Got::bad: {
+        ErrorFields fault = file_->fault().fields();
+        fault.remedy = "mend the record, or name another field: --field NAME";
+        throw Error(fault);
+      }
       case RecordFile::Got::record:
         break;
     }
@@ -158,6 +178,17 @@ class Prompts {
   }
 
  private:
+  void open(const GenerateArguments& a) {
+    const DataFormat format = format_of("auto", {a.input});
+    if (has_names(format)) {
+      file_ = open_record_file(format, a.input, {}, {field_of(a, loaded_.folder)}, "--field");
+      return;
+    }
+    if (!a.field.empty())
+      throw usage("the input has no named fields", "a file *.csv, *.tsv or *.jsonl", a.input,
+                  "leave --field out");
+    file_ = open_record_file(DataFormat::lines, a.input, {}, {});
+  }
   Prompt from_ids(std::vector<int32_t> ids) const {
     Prompt prompt;
     prompt.source.ids = std::move(ids);
@@ -172,7 +203,7 @@ class Prompts {
 // Texts drawn token by token, each shown as it comes.
 void draw(const Loaded& l, Prompts& prompts) {
   const GenerateArguments& arguments = l.arguments;
-  const GenerateOptions& options = arguments.options;
+  GenerateOptions options = arguments.options;
   const bool file = !arguments.input.empty();
   std::optional<Prompt> prompt = prompts.next();
   // No more cache than the text can fill.
@@ -193,7 +224,8 @@ void draw(const Loaded& l, Prompts& prompts) {
   }
   int64_t drawn = 0, prefilled = 0, decoded = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  for (; prompt; prompt = prompts.next()) {
+  auto show = [&](const std::string& text) { put(file ? on_one_line(text) : text); };
+  for (; prompt; prompt = prompts.next(), ++options.number) {
     Utf8Stream utf8;
     bool opens = true;
     const Generated g = generate(
@@ -202,15 +234,16 @@ void draw(const Loaded& l, Prompts& prompts) {
           if (l.tokenizer && token == l.tokenizer->end_id()) return false;
           // The first of a target has nothing before it.
           const bool first = l.pairs() && std::exchange(opens, false);
-          put(arguments.ids ? fmt::format("{} ", token)
-                            : utf8.add(first ? l.tokenizer->decode({&token, 1})
-                                             : l.tokenizer->token_text(token)));
+          show(arguments.ids ? fmt::format("{} ", token)
+                             : utf8.add(first ? l.tokenizer->decode({&token, 1})
+                                              : l.tokenizer->token_text(token)));
           return true;
         });
     // A line end behind ids and behind each of many; behind one text only for a person, so that a
     // file holds the text alone.
     const bool line_end = arguments.ids || file || isatty(STDOUT_FILENO) != 0;
-    put((arguments.ids ? "" : utf8.finish()) + (line_end ? "\n" : ""));
+    show(arguments.ids ? "" : utf8.finish());
+    put(line_end ? "\n" : "");
     prefilled += g.prefilled;
     decoded += g.decoded;
     prefill_seconds += g.prefill_seconds;
@@ -293,7 +326,8 @@ void search(const Loaded& l, Prompts& prompts) {
                      static_cast<double>(texts) / seconds_since(begin));
       }
     }
-    for (const std::string& text : found) put(text + "\n");
+    for (const std::string& text : found)
+      put((arguments.input.empty() ? text : on_one_line(text)) + "\n");
   }
   const double seconds = seconds_since(begin) - preparing;
   std::fprintf(
@@ -323,11 +357,17 @@ int generate_command(const GenerateArguments& arguments) {
   if (!arguments.input.empty() && !fs::is_regular_file(arguments.input))
     throw usage("there is nothing to read prompts from", "a file with a prompt on each line",
                 arguments.input, "--input FILE");
+  if (!arguments.field.empty() && arguments.input.empty())
+    throw usage("a prompt of the command line has no fields", "--field beside --input FILE",
+                "--field " + arguments.field, "leave --field out");
   const Loaded loaded = load(arguments);
   if (loaded.model->takes().states) {
     if (arguments.input.empty())
       throw usage("this model goes on from paths, not from text", "--input FILE with paths",
                   "a prompt", "--input FILE: a table of frame, agent, x and y");
+    if (!arguments.field.empty())
+      throw usage("paths have no named fields", "a table of frame, agent, x and y",
+                  "--field " + arguments.field, "leave --field out");
     predict_paths(*loaded.model, loaded.folder, arguments.input, arguments.class_column,
                   arguments.at_once > 0 ? arguments.at_once : sources_at_once(*loaded.backend),
                   loaded.passes, *loaded.backend);

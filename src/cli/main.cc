@@ -238,7 +238,11 @@ int run(int argc, char** argv) {
       "tokenizer is not read");
   generate_app->add_option(
       "--input", generate.input,
-      "a file with a prompt, or a source, on each line; a line for each comes out");
+      "a file with a prompt, or a source, on each line, or of named fields (*.csv, *.tsv, "
+      "*.jsonl); a line for each comes out");
+  generate_app->add_option("--field", generate.field,
+                           "the field of --input that is read; unless said, the run's first of "
+                           "data.fields");
   generate_app->add_option("--class-column", generate.class_column,
                            "trajectories: a column of --input, by number or name, that holds "
                            "classes and is not read");

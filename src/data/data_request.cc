@@ -179,8 +179,7 @@ DataRequest make_data_request(const DataOptions& options) {
     throw config_error("pairs of files are read line by line", "data.train_target",
                        "data.format=lines or auto", options.format,
                        "formats with names have pairs in data.fields: [source, target]");
-  const bool named = records.format == DataFormat::json_lines ||
-                     records.format == DataFormat::csv || records.format == DataFormat::tsv;
+  const bool named = has_names(records.format);
   records.fields = options.fields;
   if (named && records.fields.empty()) records.fields = {"text"};
   if (!named && !records.fields.empty())

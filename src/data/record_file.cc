@@ -148,7 +148,8 @@ class ParallelFile : public RecordFile {
 
 class SeparatedFile : public RecordFile {
  public:
-  SeparatedFile(const fs::path& path, char separator, const std::vector<std::string>& names)
+  SeparatedFile(const fs::path& path, char separator, const std::vector<std::string>& names,
+                const std::string& asked)
       : pieces_(path), separator_(separator), records_("", separator, {}) {
     std::vector<std::string> header;
     const Got got = next_row(header);
@@ -165,14 +166,14 @@ class SeparatedFile : public RecordFile {
       const auto found = std::find(header.begin(), header.end(), name);
       if (found == header.end()) {
         const std::string near = nearest(name, header);
-        throw Error({.code = ErrorCode::config,
-                     .what = fmt::format("no column is called {}", quote(name)),
-                     .where = fmt::format("{}:1", path.string()),
-                     .expected = fmt::format("a column for each of data.fields: {}",
-                                             fmt::join(names, ", ")),
-                     .got = names_of(header),
-                     .remedy = near.empty() ? "set data.fields to columns of the file"
-                                            : "did you mean `" + printable(near, 80) + "`?"});
+        throw Error(
+            {.code = ErrorCode::config,
+             .what = fmt::format("no column is called {}", quote(name)),
+             .where = fmt::format("{}:1", path.string()),
+             .expected = fmt::format("a column for each of {}: {}", asked, fmt::join(names, ", ")),
+             .got = names_of(header),
+             .remedy = near.empty() ? fmt::format("set {} to columns of the file", asked)
+                                    : "did you mean `" + printable(near, 80) + "`?"});
       }
       const auto first = static_cast<size_t>(found - header.begin());
       if (const auto again = std::find(found + 1, header.end(), name); again != header.end())
@@ -267,15 +268,16 @@ class JsonLinesFile : public RecordFile {
 
 std::unique_ptr<RecordFile> open_record_file(DataFormat format, const fs::path& path,
                                              const fs::path& target,
-                                             const std::vector<std::string>& names) {
+                                             const std::vector<std::string>& names,
+                                             const std::string& asked) {
   if (!target.empty()) return std::make_unique<ParallelFile>(path, target);
   switch (format) {
     case DataFormat::json_lines:
       return std::make_unique<JsonLinesFile>(path, names);
     case DataFormat::csv:
-      return std::make_unique<SeparatedFile>(path, ',', names);
+      return std::make_unique<SeparatedFile>(path, ',', names, asked);
     case DataFormat::tsv:
-      return std::make_unique<SeparatedFile>(path, '\t', names);
+      return std::make_unique<SeparatedFile>(path, '\t', names, asked);
     default:
       return std::make_unique<LineFile>(path);
   }

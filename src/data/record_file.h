@@ -28,11 +28,12 @@ class RecordFile {
   std::optional<Error> fault_;
 };
 
-// `names`: the fields wanted, for formats that have names. `target`, when not empty, is the file of
-// the second fields. Error when the file begins as UTF-16 does: it has no lines that could be told
-// apart, whoever reads them.
+// `names`: the fields wanted, for formats that have names; `asked`: where they are said. `target`,
+// when not empty, is the file of the second fields. Error when the file begins as UTF-16 does: it
+// has no lines that could be told apart, whoever reads them.
 std::unique_ptr<RecordFile> open_record_file(DataFormat format, const fs::path& path,
                                              const fs::path& target,
-                                             const std::vector<std::string>& names);
+                                             const std::vector<std::string>& names,
+                                             const std::string& asked = "data.fields");
 
 }  // namespace millrace

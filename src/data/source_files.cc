@@ -112,6 +112,8 @@ bool has_records(DataFormat format) {
          format != DataFormat::trajectories;
 }
 
+bool has_names(DataFormat format) { return has_records(format) && format != DataFormat::lines; }
+
 std::vector<fs::path> find_files(const std::vector<std::string>& paths, const std::string& key,
                                  DataFormat format) {
   if (paths.empty())

@@ -21,6 +21,8 @@ const std::vector<std::string>& format_names();  // of the config key: auto and 
 
 // A format of texts that are sequences of their own; text and tokens are one long one.
 bool has_records(DataFormat format);
+// One whose records have fields with names.
+bool has_names(DataFormat format);
 
 // Each path is a file, a folder (its files with an ending of the format) or a pattern (* ? []);
 // files of a folder or a pattern come sorted by name. `key` is the config key the paths were given

@@ -56,7 +56,7 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
   MR_CHECK(!prompt.empty(), "an empty prompt");
   const auto capacity = static_cast<size_t>(plans.capacity);
   const auto chunk = static_cast<size_t>(prefill_chunk(plans.capacity));
-  RandomStream random(options.seed, RandomUse::generate);
+  RandomStream random(options.seed, RandomUse::generate, options.number);
   Generated g;
   const bool pairs = plans.max_source > 0;
   if (pairs) {

@@ -16,6 +16,7 @@ struct GenerateOptions {
   int64_t top_k = 0;         // only the k likeliest tokens; 0: all
   double top_p = 1;          // only the likeliest tokens that together have this probability
   uint64_t seed = 1;
+  uint64_t number = 0;  // of the text among those of one seed: each is drawn by its own
 };
 
 struct Generated {

@@ -651,6 +651,30 @@ run train --resume pairs model.norm_position=post
 holds "--resume with another value of such a key" 2 'a run cannot go on with another `model.norm_position`' 'expected: pre' 'remedy:'
 run train --resume pairs model.norm_positon=post
 holds "--resume with a key that the run's model has not" 2 'did you mean `model.norm_position`' 'remedy:'
+# Named fields: the source of each record, of one line or of several.
+printf 'q,a\none two,three\n"four\nfive",six\nseven eight,nine\n' >table.csv
+printf '{"q": "one two", "a": "three"}\n{"q": "four\\nfive", "a": "six"}\n{"q": "seven eight", "a": "nine"}\n' >table.jsonl
+table=(data.train=table.csv data.train_target=[] data.format=auto 'data.fields=[q, a]' data.validation=table.csv data.tokenizer=byte training.batch_size=2)
+run train pairs.yaml --run-name table "${table[@]}"
+run generate table --input table.csv
+report "generate --input of a table: a line for each record" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 3 ] || echo "  exit code $code, $(wc -l <"$work/out") lines")"
+cp "$work/out" "$work/text"
+gzip -k table.csv
+for input in table.jsonl table.csv.gz; do
+  run generate table --input "$input"
+  report "the same of $input" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
+done
+printf 'one two\n' >first.txt
+run generate table --input first.txt
+report "and of a plain line" "$([ "$code" -eq 0 ] && cmp <(head -1 "$work/text") "$work/out" 2>&1 || echo "  exit code $code")"
+sed 's/^q,a/other,source/' table.csv >other.csv
+refused "a table without the run's field" 2 'no column is called `q`' 'other.csv:1' 'expected: a column for each of --field: q' 'got:      other, source' 'remedy:   set --field to' -- generate table --input other.csv
+refused "JSON lines without the field" 2 'a field is missing' 'table.jsonl:1' '`b`' 'remedy:' '--field NAME' -- generate table --input table.jsonl --field b
+run generate table --input other.csv --field other
+report "generate --field" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
+refused "a field of plain lines" 2 'no named fields' 'first.txt' 'remedy:   leave --field out' -- generate table --input first.txt --field q
+refused "a field of a prompt" 2 '--field q' 'remedy:   leave --field out' -- generate table --prompt one --field q
+rm table.csv table.csv.gz table.jsonl other.csv first.txt
 run train pairs.yaml --run-name texts training.eval_texts=2 training.eval_every=1 checkpoint.metric=eval/chrf
 holds "validation writes texts" 0 '  BLEU ' '  chrF ' '  ROUGE-1/2/L ' 'eval_texts ' 'best         eval/chrf '
 report "their metrics are in the files" "$([ "$(grep -c '"eval/rougeL":' runs/latest/metrics.jsonl)" -eq 2 ] && grep -q 'eval/bleu=' runs/latest/train.log && grep -q 'eval/chrf' runs/latest/tb/* && grep -q '"eval/chrf"' runs/latest/checkpoints/*/manifest.json || echo "  missing in metrics.jsonl, train.log, tb/ or a manifest")"
@@ -1338,7 +1362,7 @@ refused "paths for a model of text" 2 'gpt does not read trajectories' 'model.ty
 printf '0 1 0.5 x\n' >path.txt
 refused "a path with a letter" 2 'path.txt:1' -- data stats good.yaml data.train=path.txt data.format=trajectories
 for i in $(seq 200); do echo "line $i of the text"; done >text.txt
-# A model of characters: what it is evaluated on stands alone.
+# A model of characters: what it is evaluated on stands alone, and what it writes has line ends.
 run train good.yaml data.train=text.txt --run-name alone
 seq -f 'the text of line %g' 40 >other.txt
 mv text.txt away.txt
@@ -1357,6 +1381,14 @@ refused "eval on an empty file" 2 'nothing.txt is empty' 'data.validation' 'reme
 printf 'Zoe and a pink dog cried at the lake. He and the hen hugged tame goats.\n' >story.txt
 run eval judged data.validation=story.txt
 holds "eval of a model of the grammar on other text" 0 'eval/loss' 'story.txt'
+for _ in 1 2 3 4 5; do echo line; done >prompts.txt
+run generate alone --input prompts.txt --max-tokens 200 --temperature 2
+report "a line for each prompt, whatever the texts hold" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 5 ] || echo "  exit code $code, $(wc -l <"$work/out") lines")"
+report "and another text for each" "$([ "$(sort -u "$work/out" | wc -l)" -eq 5 ] || cat "$work/out")"
+cp "$work/out" "$work/text"
+run generate alone --prompt line --max-tokens 200 --temperature 2
+report "a text of one prompt keeps its line ends" "$([ "$(wc -l <"$work/out")" -gt 0 ] || echo '  it has none')"
+report "and is the first of many" "$(cmp <(tr '\n' ' ' <"$work/out") <(head -1 "$work/text" | tr -d '\n') 2>&1)"
 run train good.yaml data.train=text.txt --run-name changing checkpoint.every=1
 echo 'line 201 of the text' >>text.txt
 run train good.yaml data.train=text.txt --run-name changing --resume training.max_steps=4 checkpoint.every=1
