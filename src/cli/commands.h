@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/given.h"
 #include "cli/load.h"
 #include "train/beam_search.h"
 #include "train/generate.h"
@@ -57,7 +58,8 @@ struct EvalArguments {
   std::vector<std::string> overrides;  // a.b=c
   std::string split = "validation";    // or test
   bool json = false;
-  TextEvaluation texts;  // of a model of pairs
+  TextEvaluation texts;  // of data of pairs
+  Given given;
 };
 int eval_command(const EvalArguments& arguments);
 
@@ -88,8 +90,9 @@ struct GenerateArguments {
   bool ids = false;                       // tokens as numbers instead of text
   std::string device = "auto", precision = "auto";
   GenerateOptions options;
-  BeamOptions beam;     // for models of pairs; a beam of 0 draws
+  BeamOptions beam;     // a beam of 0 draws
   int64_t at_once = 0;  // sources; 0: as many as suit the device
+  Given given;
 };
 int generate_command(const GenerateArguments& arguments);
 

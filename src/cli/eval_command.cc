@@ -52,6 +52,38 @@ void check_reading(const LoadedRun& run, const fs::path& folder) {
                                 : "leave data.tokenizer out: the model has one"});
 }
 
+// The texts that are asked for: what is not said of their search is as validation had it.
+TextEvaluation settled_texts(const EvalArguments& arguments, const LoadedRun& run) {
+  const Given& given = arguments.given;
+  TextEvaluation texts = arguments.texts;
+  const BeamOptions told = texts.beam;
+  texts.beam = validation_search(run.settings);
+  texts.beam.beam = settled_beam(given, told.beam, *run.model);
+  if (texts.beam.beam == 0) {
+    given.refuse({"--texts", "--length-penalty", "--no-repeat-ngram", "--min-tokens", "--at-once"},
+                 "an evaluation without texts", "--beam 4 searches for texts");
+    return texts;
+  }
+  if (run.data.set.fields != 2)
+    throw Error({.code = ErrorCode::config,
+                 .what = "the data has no targets that texts could be measured by",
+                 .where = "command line: --beam",
+                 .expected = "0, or data of pairs: source and target, prompt and answer",
+                 .got = std::to_string(told.beam),
+                 .remedy = "leave --beam out"});
+  if (given.has("--length-penalty")) texts.beam.length_penalty = told.length_penalty;
+  if (given.has("--no-repeat-ngram")) texts.beam.no_repeat_ngram = told.no_repeat_ngram;
+  if (given.has("--min-tokens")) texts.beam.min_length = told.min_length;
+  const BeamSpelling option = option_spelling(), key = key_spelling(run.schema);
+  check_beam(texts.beam, run.model->vocab_size(), run.model->max_lengths().target,
+             {[&](const std::string& name) {
+                return name == "beam" || given.has("--" + name) ? option.where(name)
+                                                                : key.where(name);
+              },
+              option.with});
+  return texts;
+}
+
 }  // namespace
 
 int eval_command(const EvalArguments& arguments) {
@@ -78,9 +110,7 @@ int eval_command(const EvalArguments& arguments) {
   DataProgress progress;
   const auto run = load_run(request, progress);
   check_reading(*run, folder);
-  if (run->model->takes().pairs)
-    check_beam(arguments.texts.beam.beam, run->model->vocab_size(), "command line: --beam",
-               "--beam 4");
+  const TextEvaluation texts = settled_texts(arguments, *run);
   const auto backend = open_device(
       *run, [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); });
   std::fprintf(stderr, "model    %s\ndata     %s\nsplit    %s\n", folder.c_str(),
@@ -88,9 +118,8 @@ int eval_command(const EvalArguments& arguments) {
   const int64_t start = now_ns();
   // First what may not fit: nobody is to wait for a loss, and then be refused.
   Metrics metrics;
-  if (arguments.texts.beam.beam > 0)
-    metrics =
-        evaluate_texts(*run->model, run->settings, run->data, *backend, folder, arguments.texts);
+  if (texts.beam.beam > 0)
+    metrics = evaluate_texts(*run->model, run->settings, run->data, *backend, folder, texts);
   metrics.merge(evaluate_model(*run->model, run->settings, run->data, *backend, folder));
   const double seconds = seconds_since(start);
   if (arguments.json) {

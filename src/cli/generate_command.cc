@@ -1,5 +1,5 @@
-// millrace generate: text from a trained model, to standard output: drawn token by token, or, for
-// models of pairs, the likeliest that a beam search finds for each source.
+// millrace generate: text from a trained model, to standard output: drawn token by token, or the
+// likeliest that a beam search finds for each source or prompt.
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,13 +69,15 @@ struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;  // null: ids go in and out
   std::unique_ptr<Backend> backend;
   PassOptions passes;
-  PromptFrame frame;  // of a prompt that is text
+  PromptFrame frame;      // of a prompt that is text
+  BeamOptions beam = {};  // of 0: texts are drawn
 
   bool pairs() const { return model->takes().pairs; }
   int64_t allowed() const {
     return tokenizer ? std::min(model->vocab_size(), tokenizer->vocab_size()) : model->vocab_size();
   }
   TargetTokens target() const {
+    if (!tokenizer) return {.start = -1, .end = -1, .count = allowed()};
     const int32_t start = tokenizer->start_id() >= 0 ? tokenizer->start_id() : tokenizer->end_id();
     return {start, tokenizer->end_id(), tokenizer->unknown_id(), allowed()};
   }
@@ -102,6 +104,18 @@ struct Loaded {
                      .got = std::to_string(id),
                      .remedy = "the tokenizer that the model was trained with"});
     return prompt;
+  }
+  // Tokens of a source or prompt that the model reads.
+  int64_t kept(int64_t length) const {
+    const MaxLengths most = model->max_lengths();
+    return pairs() ? std::min(length, most.source) : prompt_kept(length, most.target);
+  }
+  std::string cut_text(int64_t cut) const {
+    if (cut == 0) return "";
+    return pairs() ? fmt::format("; {} sources lost what is behind token {}", with_commas(cut),
+                                 model->max_lengths().source)
+                   : fmt::format("; {} prompts lost their beginning: there is room for {} tokens",
+                                 with_commas(cut), model->max_lengths().target);
   }
   std::string shown(std::span<const int32_t> tokens, std::span<const std::string> rare) const {
     if (!arguments.ids) return tokenizer->decode_extended(tokens, rare);
@@ -145,6 +159,29 @@ std::string on_one_line(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
   return text;
+}
+
+// Refuses options that are none, contradict each other or do nothing in what is to be done.
+void check_options(const Loaded& l) {
+  const GenerateArguments& a = l.arguments;
+  a.given.refuse({"--class-column"}, "writing text", "leave it out: the model reads no paths");
+  if (l.beam.beam > 0) {
+    a.given.refuse({"--temperature", "--top-k", "--top-p", "--seed"}, "a beam search",
+                   "leave it out, or --beam 0, which draws");
+    check_beam(l.beam, l.allowed(), std::min(a.options.max_tokens, l.model->max_lengths().target),
+               option_spelling());
+    return;
+  }
+  a.given.refuse({"--length-penalty", "--no-repeat-ngram", "--min-tokens", "--at-once"},
+                 "drawing a text", "leave it out, or --beam 4, which searches");
+  auto number = [](const char* option, double value, double most) {
+    if (value >= 0 && value <= most) return;
+    throw usage(fmt::format("{} is not a number to draw with", option),
+                fmt::format("0 to {}", most), fmt::format("{}", value),
+                fmt::format("{} 1", option));
+  };
+  number("--temperature", a.options.temperature, 100);
+  number("--top-p", a.options.top_p, 1);
 }
 
 // The prompts of a file, record by record, or the one of the command line.
@@ -221,24 +258,35 @@ void draw(const Loaded& l, Prompts& prompts) {
   if (l.pairs()) {
     places.max_source = l.model->max_lengths().source;
     places.start_id = l.target().start;
+    places.unknown_id = l.target().unknown;
   }
-  int64_t drawn = 0, prefilled = 0, decoded = 0;
+  int64_t cut = 0, drawn = 0, prefilled = 0, decoded = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   auto show = [&](const std::string& text) { put(file ? on_one_line(text) : text); };
   for (; prompt; prompt = prompts.next(), ++options.number) {
     Utf8Stream utf8;
     bool opens = true;
+    const int64_t length = std::ssize(prompt->source.ids);
+    cut += l.kept(length) < length ? 1 : 0;
+    // Beside copied words stand others as they do in a whole text alone.
+    const bool whole = l.model->takes().open_words && !arguments.ids;
+    std::vector<int32_t> words;
     const Generated g = generate(
-        session, places, l.allowed(), std::move(prompt->source.ids), options, [&](int32_t token) {
+        session, places, l.allowed(), std::move(prompt->source.ids), options,
+        [&](int32_t token) {
           ++drawn;
           if (l.tokenizer && token == l.tokenizer->end_id()) return false;
+          words.push_back(token);
+          if (whole) return true;
           // The first of a target has nothing before it.
           const bool first = l.pairs() && std::exchange(opens, false);
           show(arguments.ids ? fmt::format("{} ", token)
                              : utf8.add(first ? l.tokenizer->decode({&token, 1})
                                               : l.tokenizer->token_text(token)));
           return true;
-        });
+        },
+        std::move(prompt->source.open));
+    if (whole) show(l.shown(words, prompt->rare));
     // A line end behind ids and behind each of many; behind one text only for a person, so that a
     // file holds the text alone.
     const bool line_end = arguments.ids || file || isatty(STDOUT_FILENO) != 0;
@@ -256,10 +304,10 @@ void draw(const Loaded& l, Prompts& prompts) {
   std::fprintf(
       stderr, "%s\n",
       fmt::format("generated {} tokens: {:.1f} tok/s; prompt {} tokens, {:.2f} ms each; then "
-                  "{:.2f} ms per token; {} memory",
+                  "{:.2f} ms per token; {} memory{}",
                   drawn, seconds > 0 ? static_cast<double>(drawn) / seconds : 0.0, prefilled,
                   per_token(prefill_seconds, prefilled), per_token(decode_seconds, decoded),
-                  human_bytes(session.allocated_bytes()))
+                  human_bytes(session.allocated_bytes()), l.cut_text(cut))
           .c_str());
 }
 
@@ -270,9 +318,10 @@ void search(const Loaded& l, Prompts& prompts) {
   constexpr int64_t kRound = 16;  // lengths that a plan is made for
   const GenerateArguments& arguments = l.arguments;
   const MaxLengths most = l.model->max_lengths();
-  const int64_t max_length = std::clamp<int64_t>(arguments.options.max_tokens, 1, most.target);
-  auto at_once =
-      static_cast<size_t>(arguments.at_once > 0 ? arguments.at_once : sources_at_once(*l.backend));
+  const int64_t max_length = std::min(arguments.options.max_tokens, most.target);
+  auto at_once = static_cast<size_t>(arguments.at_once > 0
+                                         ? arguments.at_once
+                                         : sources_at_once(*l.backend, *l.model, l.beam.beam));
   std::unique_ptr<BeamSession> beam;
   int64_t room = 0, texts = 0, tokens = 0, cut = 0;
   const int64_t begin = now_ns();
@@ -286,18 +335,19 @@ void search(const Loaded& l, Prompts& prompts) {
       more = source.has_value();
       if (!more) break;
       const int64_t length = std::ssize(source->source.ids);
-      cut += length > most.source ? 1 : 0;
-      longest = std::max(longest, std::min(length, most.source));
+      cut += l.kept(length) < length ? 1 : 0;
+      longest = std::max(longest, l.kept(length));
       sources.push_back(std::move(*source));
     }
     if (longest > room) {
       const int64_t start = now_ns();
       at_once = std::clamp<size_t>(sources.size(), 1, at_once);
-      room = std::min(most.source, (longest + kRound - 1) / kRound * kRound);
+      room =
+          std::min(l.pairs() ? most.source : most.target, (longest + kRound - 1) / kRound * kRound);
       beam.reset();
       beam = std::make_unique<BeamSession>(
-          *l.model, BeamRoom{static_cast<int64_t>(at_once), room, max_length}, arguments.beam,
-          l.passes, *l.backend);
+          *l.model, BeamRoom{static_cast<int64_t>(at_once), room, max_length}, l.beam, l.passes,
+          *l.backend);
       load_model(l.folder, beam->session(), *l.model);
       beam->refresh();
       preparing += seconds_since(start);
@@ -336,11 +386,8 @@ void search(const Loaded& l, Prompts& prompts) {
                   "beam {}; {} memory{}",
                   with_commas(texts), with_commas(tokens), human_seconds(seconds),
                   static_cast<double>(texts) / seconds, static_cast<double>(tokens) / seconds,
-                  human_seconds(preparing), arguments.beam.beam,
-                  human_bytes(beam ? beam->session().allocated_bytes() : 0),
-                  cut > 0 ? fmt::format("; {} sources lost what is behind token {}",
-                                        with_commas(cut), most.source)
-                          : "")
+                  human_seconds(preparing), l.beam.beam,
+                  human_bytes(beam ? beam->session().allocated_bytes() : 0), l.cut_text(cut))
           .c_str());
 }
 
@@ -360,8 +407,12 @@ int generate_command(const GenerateArguments& arguments) {
   if (!arguments.field.empty() && arguments.input.empty())
     throw usage("a prompt of the command line has no fields", "--field beside --input FILE",
                 "--field " + arguments.field, "leave --field out");
-  const Loaded loaded = load(arguments);
+  Loaded loaded = load(arguments);
   if (loaded.model->takes().states) {
+    arguments.given.refuse(
+        {"--ids", "--beam", "--length-penalty", "--no-repeat-ngram", "--min-tokens", "--max-tokens",
+         "--temperature", "--top-k", "--top-p", "--seed"},
+        "predicting paths", "leave it out");
     if (arguments.input.empty())
       throw usage("this model goes on from paths, not from text", "--input FILE with paths",
                   "a prompt", "--input FILE: a table of frame, agent, x and y");
@@ -376,16 +427,14 @@ int generate_command(const GenerateArguments& arguments) {
   if (loaded.pairs() && loaded.tokenizer->end_id() < 0)
     throw usage("the tokenizer has no token that ends a text", "one that has", "none",
                 "the tokenizer that the model was trained with");
+  loaded.beam = arguments.beam;
+  loaded.beam.beam = settled_beam(arguments.given, loaded.beam.beam, *loaded.model);
+  check_options(loaded);
   Prompts prompts(loaded);
-  if (arguments.beam.beam == 0 && !loaded.model->can_draw())
-    throw usage("nothing can be drawn from this model's logits alone", "a beam of 1 or more",
-                "--beam 0", "--beam 1 takes the likeliest word each time");
-  if (!loaded.pairs() || arguments.beam.beam == 0) {
+  if (loaded.beam.beam == 0)
     draw(loaded, prompts);
-    return 0;
-  }
-  check_beam(arguments.beam.beam, loaded.allowed(), "command line: --beam", "--beam 4");
-  search(loaded, prompts);
+  else
+    search(loaded, prompts);
   return 0;
 }
 

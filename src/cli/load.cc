@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "cli/device.h"
+#include "cli/given.h"
 #include "cli/model_folder.h"
 #include "cli/quickstart.h"
 #include "core/text.h"
@@ -261,30 +262,21 @@ void check_durations(const LoadedRun& run) {
 }
 
 void check_metric(const LoadedRun& run) {
-  const int64_t texts = run.settings.eval_texts;
-  const bool pairs = run.model->takes().pairs;
-  if (texts > 0 && !pairs)
-    throw Error({.code = ErrorCode::config,
-                 .what = fmt::format("{} has no targets that its texts could be measured by",
-                                     run.settings.model_type),
-                 .where = run.schema.where("training.eval_texts"),
-                 .expected = "0, or a model that reads pairs of source and target",
-                 .got = std::to_string(texts),
-                 .remedy = "training.eval_texts=0"});
+  const bool writes = !run.model->takes().states;
   const std::string& metric = run.settings.checkpoint.metric;
   auto is_among = [&](const std::vector<std::string>& list) {
     return std::find(list.begin(), list.end(), metric) != list.end();
   };
   auto names = metric_names(run.model->takes());
   const auto of_texts = text_metric_names();
-  if (pairs && texts == 0 && is_among(of_texts))
+  if (writes && run.settings.eval_texts == 0 && is_among(of_texts))
     throw Error({.code = ErrorCode::config,
                  .what = "validation writes no texts to measure " + metric + " by",
                  .where = run.schema.where("checkpoint.metric"),
                  .expected = "training.eval_texts of at least 1",
                  .got = "0",
                  .remedy = "training.eval_texts=200"});
-  if (pairs) names.insert(names.end(), of_texts.begin(), of_texts.end());
+  if (writes) names.insert(names.end(), of_texts.begin(), of_texts.end());
   if (is_among(names)) return;
   const std::string near = nearest(metric, names);
   throw Error({.code = ErrorCode::config,
@@ -480,9 +472,16 @@ void resolve_model(LoadedRun& run, const Dataset& set) {
   run.model->resolve(run.schema, width, {s.max_length, s.max_source_length});
   if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run.model);
   run.model = tuned_model(std::move(run.model), s.tuning, run.schema);
+  if (s.eval_texts > 0 && set.fields != 2)
+    throw Error({.code = ErrorCode::config,
+                 .what = "the data has no targets that texts could be measured by",
+                 .where = run.schema.where("training.eval_texts"),
+                 .expected = "0, or data of pairs: source and target, prompt and answer",
+                 .got = std::to_string(s.eval_texts),
+                 .remedy = "training.eval_texts=0"});
   if (s.eval_texts > 0)
-    check_beam(s.eval_beam, run.model->vocab_size(), run.schema.where("training.eval_beam"),
-               "training.eval_beam=4");
+    check_beam(validation_search(s), run.model->vocab_size(), run.model->max_lengths().target,
+               key_spelling(run.schema));
   check_curriculum(run);
 }
 

@@ -82,13 +82,20 @@ void add_request(CLI::App* command, millrace::RunRequest& request,
   });
 }
 
+millrace::Given given_to(const CLI::App* command) {
+  millrace::Given given;
+  for (const CLI::Option* option : command->get_options())
+    if (option->count() > 0) given.options.push_back(option->get_name());
+  return given;
+}
+
 // Options of a beam search.
 void add_beam(CLI::App* command, millrace::BeamOptions& beam, int64_t& at_once) {
   within(command->add_option(
              "--beam", beam.beam,
-             "models of source and target: hypotheses of a beam search; generate: 0 draws"),
-         int64_t{0}, int64_t{1024})
-      ->capture_default_str();
+             "hypotheses of a beam search; 0: none, generate draws; unless said 4 for models of "
+             "source and target, 0 for others"),
+         int64_t{0}, int64_t{1024});
   within(command->add_option("--length-penalty", beam.length_penalty,
                              "beam: log-probabilities are divided by the length to this power"),
          0.0, 10.0)
@@ -198,9 +205,8 @@ int run(int argc, char** argv) {
          {"validation", "test"})
       ->capture_default_str();
   eval_app->add_flag("--json", eval.json, "the same as one JSON object");
-  within(eval_app->add_option(
-             "--texts", eval.texts.most,
-             "models of source and target: texts that BLEU, chrF and ROUGE are of; 0: all"),
+  within(eval_app->add_option("--texts", eval.texts.most,
+                              "beam: texts that BLEU, chrF and ROUGE are of; 0: all"),
          int64_t{0}, int64_t{1'000'000'000})
       ->capture_default_str();
   add_beam(eval_app, eval.texts.beam, eval.texts.at_once);
@@ -353,7 +359,10 @@ int run(int argc, char** argv) {
   if (*docs_app) return millrace::docs_command(page);
   if (*stats_app) return millrace::data_stats_command(data);
   if (*prepare_app) return millrace::data_prepare_command(data);
-  if (*eval_app) return millrace::eval_command(eval);
+  if (*eval_app) {
+    eval.given = given_to(eval_app);
+    return millrace::eval_command(eval);
+  }
   if (*runs_app) return millrace::runs_command(runs);
   if (*watch_app) return millrace::watch_command(watch);
   if (*compare_app) return millrace::compare_command(compare);
@@ -373,7 +382,10 @@ int run(int argc, char** argv) {
   if (*tune_app) return millrace::doctor_command(tune);
   if (*plan_app) return millrace::plan_command(plan);
   if (*score_app) return millrace::score_command(score);
-  if (*generate_app) return millrace::generate_command(generate);
+  if (*generate_app) {
+    generate.given = given_to(generate_app);
+    return millrace::generate_command(generate);
+  }
   return 0;
 }
 

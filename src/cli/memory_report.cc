@@ -118,10 +118,9 @@ std::vector<std::string> remedies(const RunRequest& request, const LoadedRun& ru
   if (s.batch_size > 1) {
     Settings accumulating = s;  // sums of gradients take memory of their own
     accumulating.grad_accum = std::max<int64_t>(2, s.grad_accum);
-    const int64_t batch =
-        std::clamp<int64_t>(largest_batch(*run.model, accumulating,
-                                          run.data.batches->shapes()[0], limit, backend),
-                            1, s.batch_size - 1);
+    const int64_t batch = std::clamp<int64_t>(
+        largest_batch(*run.model, accumulating, run.data.batches->shapes()[0], limit, backend), 1,
+        s.batch_size - 1);
     try_change(
         {fmt::format("training.batch_size={}", batch),
          fmt::format("training.grad_accum={}", (s.batch_size * s.grad_accum + batch - 1) / batch)},

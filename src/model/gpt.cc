@@ -135,6 +135,14 @@ class Gpt : public Model {
     return given.logits(b, trunk(layers, given.tokens, given.places), head_weight(layers));
   }
 
+  // Tokens of prompts, shape.length of each: into the first row of its own.
+  void build_encode(Builder& b, BatchShape shape, int64_t capacity) const override {
+    Layers layers(b, parameters());
+    const Value tokens =
+        b.input(prompt_leaf(shape.length), {{shape.sources(), shape.length}, DType::i32});
+    trunk(layers, tokens, places_behind(b, shape.sources(), shape, capacity));
+  }
+
   Takes takes() const override { return {.packed_rows = true}; }
   int64_t vocab_size() const override { return V_; }
   MaxLengths max_lengths() const override { return {T_, 0}; }

@@ -100,23 +100,25 @@ class Model {
   // [B,T,classes] is an output.
   virtual Value build_loss(Builder& b, BatchShape shape) const = 0;
   // The graph of generation: T new tokens behind those that a key/value cache of `capacity` tokens
-  // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [], tokens in the cache) and
+  // holds. Declares prompt_leaf(T) (i32 [B,T]), "position" (i32 [B], tokens in the cache) and
   // "prompt_row" (i32 [B], the rows of [B*T] to predict after); returns their logits [B, V]. The
   // caches are leaves of kind cache, the same in every plan of one batch and capacity. With several
   // rows to a source (shape.beams) also kBeamHistory and kBeamParents: what a model keeps by place
   // is found through the first, what it keeps as a state is taken from the second's row.
   virtual Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const = 0;
-  // False: logits alone are not what it predicts, so that tokens cannot be drawn from them and
-  // there is no sample text. One that copies words has the outputs "gate" [B] and "attention" [B,S]
-  // too, with which a beam search makes the whole.
-  virtual bool can_draw() const { return true; }
+  // False: logits alone are not what it predicts, and training writes no sample text. One that
+  // copies words has the outputs "gate" [B] and "attention" [B,S] too, with which search and
+  // drawing make the whole.
+  virtual bool logits_are_all() const { return true; }
   virtual Takes takes() const { return {}; }
   // Of pairs: the longest source as the family's own keys have it; 0: they do not say.
   virtual int64_t own_source_length() const { return 0; }
-  // Of pairs: keeps what build_decode needs of the sources [B,S] in leaves of kind cache. Declares
-  // the inputs "source" and "source_lengths".
-  virtual void build_encode(Builder& b, BatchShape shape) const {
-    (void)shape;
+  // Keeps what build_decode, of the same rows and capacity, needs of the sources in leaves of kind
+  // cache. Of pairs: declares the inputs "source" [sources,S] and "source_lengths". Of prompts,
+  // which a text goes on from: the next T tokens of each, prompt_leaf(T) [sources,T] and "position"
+  // [sources], for all of its rows; with several rows to a source in the first of them.
+  virtual void build_encode(Builder& b, BatchShape shape, int64_t capacity) const {
+    (void)shape, (void)capacity;
     b.fail("this model has no sources");
   }
   virtual int64_t vocab_size() const = 0;      // of states: the numbers that each has

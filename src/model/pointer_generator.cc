@@ -154,7 +154,7 @@ class PointerGenerator : public Model {
     return b.add(loss, b.scale(repeated, coverage_weight_));
   }
 
-  void build_encode(Builder& b, BatchShape shape) const override {
+  void build_encode(Builder& b, BatchShape shape, int64_t) const override {
     Layers layers(b, parameters());
     const Cache kept = cache(b, shape);
     Source source = encode(layers, shape);
@@ -177,7 +177,7 @@ class PointerGenerator : public Model {
     Layers layers(b, parameters());
     const int64_t B = shape.batch;
     const Value x = embed(layers, b.input(prompt_leaf(1), {{B, 1}, DType::i32}));
-    b.input("position", {Shape{}, DType::i32});
+    b.input("position", {{B}, DType::i32});
     b.input("prompt_row", {{B}, DType::i32});
     const Cache kept = cache(b, shape);
     const bool beams = shape.beams > 1;
@@ -201,7 +201,7 @@ class PointerGenerator : public Model {
     b.output("attention", attention);
     return b.matmul(b.reshape(written.hidden, {B, H_}), written.head, false, true);
   }
-  bool can_draw() const override { return false; }
+  bool logits_are_all() const override { return false; }
 
   Takes takes() const override { return {.pairs = true, .open_words = true}; }
   int64_t own_source_length() const override { return chunks_ > 0 ? chunk_length_ * chunks_ : 0; }

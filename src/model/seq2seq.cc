@@ -67,7 +67,7 @@ class Seq2Seq : public Model {
   }
 
   // What decoding reads of a source: keys and values for the attention of every layer.
-  void build_encode(Builder& b, BatchShape shape) const override {
+  void build_encode(Builder& b, BatchShape shape, int64_t) const override {
     Layers layers(b, parameters());
     const Value memory = encode(layers, shape);
     for (int64_t i = 0; i < L_; ++i) {

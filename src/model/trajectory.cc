@@ -125,7 +125,7 @@ class TrajectoryModel : public Model {
     b.fail("this model writes no tokens");
     return {};
   }
-  bool can_draw() const override { return false; }
+  bool logits_are_all() const override { return false; }
 
   Takes takes() const override {
     return {.packed_rows = true, .states = true, .parts = parts_, .classes = classes_};

@@ -15,18 +15,22 @@ int64_t nearest_divisor(int64_t n, int64_t wish) {
 
 }  // namespace
 
+Places places_behind(Builder& b, int64_t rows, BatchShape shape, int64_t capacity) {
+  const Value position = b.input("position", {{rows}, DType::i32});
+  return {.position = position,
+          .positions = b.op("iota", {position}, {{"size", shape.length}}),
+          .cache_rows = shape.batch,
+          .capacity = capacity};
+}
+
 NewTokens::NewTokens(Builder& b, BatchShape shape, int64_t capacity) {
   tokens = b.input(prompt_leaf(shape.length), {{shape.batch, shape.length}, DType::i32});
-  places.position = b.input("position", {Shape{}, DType::i32});
+  places = places_behind(b, shape.batch, shape, capacity);
   row = b.input("prompt_row", {{shape.batch}, DType::i32});
-  places.positions =
-      b.op("iota", {places.position}, {{"size", shape.length}, {"repeat", shape.batch}});
   if (shape.beams > 1) {
     places.history = b.input(kBeamHistory, {{shape.batch, capacity}, DType::i32});
     b.input(kBeamParents, {{shape.batch}, DType::i32});
   }
-  places.batch = shape.batch;
-  places.capacity = capacity;
 }
 
 Value NewTokens::logits(Builder& b, Value x, Value head) const {
@@ -196,7 +200,7 @@ Value TransformerShape::attention(Layers& layers, Value x, const Places& places)
     qkv = b.op("rope", std::move(in), attrs);
   }
   if (places.cached()) {
-    const TensorType rows{{places.batch, places.capacity, G * K()}, DType::f32};
+    const TensorType rows{{places.cache_rows, places.capacity, G * K()}, DType::f32};
     const Value keys = b.leaf(Leaf::cache, b.path("cache_k"), rows),
                 values = b.leaf(Leaf::cache, b.path("cache_v"), rows);
     std::vector<Value> in{qkv, keys, values, places.position};
@@ -205,6 +209,8 @@ Value TransformerShape::attention(Layers& layers, Value x, const Places& places)
       attrs.set({"history", 1});
       in.push_back(places.history);
     }
+    if (const int64_t sequences = b.shape(qkv)[0]; sequences < places.cache_rows)
+      attrs.set({"beams", places.cache_rows / sequences});
     const auto out = b.op_all("attention_cached", std::move(in), attrs);
     b.update(keys, out[1]);
     b.update(values, out[2]);

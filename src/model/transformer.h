@@ -13,16 +13,20 @@ namespace millrace {
 // Where tokens stand when not each row is one sequence from its start: behind those that a cache
 // holds (decode), several sequences in a row (packed training), or padded at its end.
 struct Places {
-  Value position = {};   // [], tokens in the cache
-  Value positions = {};  // [B, T]
-  Value segments = {};   // [B, T], of packed rows
-  Value history = {};    // [B, capacity], whose rows of the cache hold what, in a beam search
-  Value lengths = {};    // [B], of padded rows
+  Value position = {};         // [B], tokens in the cache
+  Value positions = {};        // [B, T]
+  Value segments = {};         // [B, T], of packed rows
+  Value history = {};          // [B, capacity], which rows of the cache hold what, in a beam search
+  Value lengths = {};          // [B], of padded rows
   double sequence_length = 0;  // BatchShape::sequence_length
   bool causal = true;
-  int64_t batch = 0, capacity = 0;
+  int64_t cache_rows = 0, capacity = 0;
   bool cached() const { return capacity > 0; }
 };
+
+// Places of new tokens [rows,T] behind those that a cache for shape.batch rows holds. Declares the
+// input "position".
+Places places_behind(Builder& b, int64_t rows, BatchShape shape, int64_t capacity);
 
 // The inputs of a decode graph, and what becomes of them.
 struct NewTokens {

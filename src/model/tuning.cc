@@ -100,10 +100,10 @@ class TunedModel : public Model {
   Value build_decode(Builder& b, BatchShape shape, int64_t capacity) const override {
     return model_->build_decode(adapted(b), shape, capacity);
   }
-  void build_encode(Builder& b, BatchShape shape) const override {
-    model_->build_encode(adapted(b), shape);
+  void build_encode(Builder& b, BatchShape shape, int64_t capacity) const override {
+    model_->build_encode(adapted(b), shape, capacity);
   }
-  bool can_draw() const override { return model_->can_draw(); }
+  bool logits_are_all() const override { return model_->logits_are_all(); }
   Takes takes() const override { return model_->takes(); }
   int64_t own_source_length() const override { return model_->own_source_length(); }
   int64_t vocab_size() const override { return model_->vocab_size(); }

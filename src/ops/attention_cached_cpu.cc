@@ -33,18 +33,21 @@ struct Problem : CachedAttentionSite {
         keys(call.out(1)),
         values(call.out(2)),
         out(call.out(0)),
-        position(clamped(*call.ids(3))),
+        positions(call.ids(3)),
         stride(G * K),
         past(history ? call.ids(4) : nullptr) {}
-  int64_t cache_at(int64_t b, int64_t g, int64_t j) const { return (b * C + j) * stride + g * K; }
+  int64_t position(int64_t b) const { return clamped(positions[b]); }
+  int64_t cache_at(int64_t b, int64_t g, int64_t j) const { return row_at(own(b), g, j); }
   // Where sequence b finds token j.
   int64_t found_at(int64_t b, int64_t g, int64_t j) const {
-    return cache_at(j < position ? holder(past, b, j) : b, g, j);
+    return row_at(j < position(b) ? holder(past, b, j) : own(b), g, j);
   }
+  int64_t row_at(int64_t r, int64_t g, int64_t j) const { return (r * C + j) * stride + g * K; }
 
   const float* qkv;
   float *keys, *values, *out;
-  int64_t position, stride;
+  const int32_t* positions;
+  int64_t stride;
   const int32_t* past;
 };
 
@@ -93,13 +96,13 @@ void attend(const Problem& p, int64_t b, int64_t g, int64_t r0, int64_t nr, int6
   }
   std::fill_n(o, nr * wide, 0.0f);
 
-  const int64_t end = p.seen(p.position, token(nr - 1));
+  const int64_t position = p.position(b), end = p.seen(position, token(nr - 1));
   for (int64_t j0 = 0; j0 < end; j0 += block) {
     const int64_t nj = std::min(block, end - j0);
     const float *keys = p.keys + p.cache_at(b, g, j0), *values = p.values + p.cache_at(b, g, j0);
     // Row i sees keys [0, seen(i)) of this block; rows stand in the order of time.
     auto seen = [&](int64_t i) {
-      return std::clamp<int64_t>(p.seen(p.position, token(i)) - j0, 0, nj);
+      return std::clamp<int64_t>(p.seen(position, token(i)) - j0, 0, nj);
     };
     int64_t first = 0;
     while (seen(first) == 0) ++first;
@@ -175,10 +178,11 @@ void run(const Call& call) {
         std::copy(from + begin, from + end, to + begin);
       });
   }
-  const int64_t kept = p.kept(p.position);
-  parallel_ranges(p.B * kept, 16, [&](int64_t begin, int64_t end) {
+  parallel_ranges(p.B * p.T, 16, [&](int64_t begin, int64_t end) {
     for (int64_t x = begin; x < end; ++x) {
-      const int64_t b = x / kept, t = x % kept, to = p.cache_at(b, 0, p.position + t);
+      const int64_t b = x / p.T, t = x % p.T, position = p.position(b);
+      if (t >= p.kept(position)) continue;
+      const int64_t to = p.cache_at(b, 0, position + t);
       const float* from = p.qkv + (b * p.T + t) * p.row() + p.H * p.K;
       std::copy_n(from, p.stride, p.keys + to);
       std::copy_n(from + p.stride, p.stride, p.values + to);

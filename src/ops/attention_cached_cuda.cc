@@ -19,6 +19,7 @@ CachedAttention sizes_of(const OpSite& site) {
   a.G = s.G;
   a.K = s.K;
   a.C = s.C;
+  a.beams = s.beams;
   a.scale = static_cast<float>(s.scale);
   a.dtype = site.in[0].dtype;
   return a;
@@ -50,7 +51,7 @@ void run(const Call& call) {
   a.qkv = call.in_data[0];
   a.keys = call.in_data[1];
   a.values = call.in_data[2];
-  a.position = call.ids(3);
+  a.positions = call.ids(3);
   if (cached_attention_site(call.site).history) a.history = call.ids(4);
   a.out = call.out_data[0];
   a.new_keys = call.out_data[1];

@@ -22,7 +22,7 @@ constexpr int kSharedBytes = 96 << 10;       // what every device from sm_80 on 
 constexpr int kLoads = 4;                    // in flight
 
 struct Sizes {
-  int T, H, G, K, C;
+  int T, H, G, K, C, beams;
   int group, rows;                         // query heads of a key/value head, rows of its problem
   int block_rows, keys, quads, key_pitch;  // quads: of a head, in float4; the pitch as well
   int splits;
@@ -45,9 +45,9 @@ struct Sizes {
 template <typename T>
 struct Tile {
   const T *cache, *fresh;  // row 0 of the head; the first new token's
-  const int* history;      // by row, the sequence that holds it; null: this one
-  const T* shared_cache;   // then: row 0 of the head of the first sequence
-  int sequences;
+  const int* history;      // by place, the row of the cache that holds it; null: this one
+  const T* shared_cache;   // then: place 0 of the head of the first row
+  int sequences;           // rows that there are
   Int sequence_step;
   T* new_cache;  // null: others write it
   Int cache_step, fresh_step;
@@ -121,7 +121,7 @@ __device__ __forceinline__ float4 add_scaled(float4 sum, float4 a, float factor)
 template <typename T, int kTogether>
 __global__ void __launch_bounds__(kThreads)
     attend_kernel(const Sizes s, const T* qkv, const T* keys, const T* values,
-                  const int* __restrict__ position_in, const int* __restrict__ history, T* new_keys,
+                  const int* __restrict__ positions, const int* __restrict__ history, T* new_keys,
                   T* new_values, T* out, float* sums, float2* scales) {
   extern __shared__ float4 shared[];
   float4* const key = shared;                          // [keys][key_pitch]
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
 
   const int b = blockIdx.z / s.G, g = blockIdx.z % s.G;
   const int row0 = blockIdx.y * s.block_rows, count = min(s.block_rows, s.rows - row0);
-  const int position = s.clamped(*position_in);
+  const int position = s.clamped(positions[b]);
   const int end = s.seen(position, row0 + count - 1), tiles = (end + s.keys - 1) / s.keys;
   if ((int)blockIdx.x >= tiles) return;
 
@@ -154,13 +154,13 @@ __global__ void __launch_bounds__(kThreads)
 
   // The last rows see every new token: their blocks write the cache.
   const bool writes = blockIdx.y + 1 == gridDim.y;
-  const Int cache = ((Int)b * s.C * s.G + g) * s.K;
+  const Int cache = ((Int)b * s.beams * s.C * s.G + g) * s.K;
   const Int fresh = (Int)b * s.T * s.width() + (Int)(s.H + g) * s.K;
   Tile<T> key_tile = {keys + cache,
                       qkv + fresh,
                       history ? history + (Int)b * s.C : nullptr,
                       keys + (Int)g * s.K,
-                      (int)gridDim.z / s.G,
+                      (int)gridDim.z / s.G * s.beams,
                       (Int)s.C * s.G * s.K,
                       writes ? new_keys + cache : nullptr,
                       (Int)s.G * s.K,
@@ -252,11 +252,11 @@ __global__ void __launch_bounds__(kThreads)
 // A block to each row of each problem.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    join_kernel(const Sizes s, const int* __restrict__ position_in, const float* __restrict__ sums,
+    join_kernel(const Sizes s, const int* __restrict__ positions, const float* __restrict__ sums,
                 const float2* __restrict__ scales, T* __restrict__ out) {
   __shared__ float shared[kWarp], weight[kMaxSplits];
   const int problem = blockIdx.x / s.rows, r = blockIdx.x % s.rows;
-  const int seen = s.seen(s.clamped(*position_in), r);
+  const int seen = s.seen(s.clamped(positions[problem / s.G]), r);
   const int splits = min(s.splits, (seen + s.keys - 1) / s.keys);  // that saw a key of this row
   const Int at = (Int)blockIdx.x * s.splits;
   const bool mine = (int)threadIdx.x < splits;
@@ -288,6 +288,7 @@ Plan make_plan(const CachedAttention& a) {
   s.G = static_cast<int>(a.G);
   s.K = static_cast<int>(a.K);
   s.C = static_cast<int>(a.C);
+  s.beams = static_cast<int>(a.beams);
   s.scale = a.scale;
   s.group = s.H / s.G;
   s.rows = s.T * s.group;
@@ -330,11 +331,11 @@ void launch(const CachedAttention& a, const Plan& plan, void* workspace, cudaStr
       s.rows >= kRowsTogether ? attend_kernel<T, kRowsTogether> : attend_kernel<T, 1>;
   kernel<<<blocks, kThreads, plan.shared_bytes, stream>>>(
       s, static_cast<const T*>(a.qkv), static_cast<const T*>(a.keys),
-      static_cast<const T*>(a.values), a.position, a.history, static_cast<T*>(a.new_keys),
+      static_cast<const T*>(a.values), a.positions, a.history, static_cast<T*>(a.new_keys),
       static_cast<T*>(a.new_values), out, sums, scales);
   if (s.splits > 1)
     join_kernel<T>
-        <<<plan.problems * s.rows, kThreads, 0, stream>>>(s, a.position, sums, scales, out);
+        <<<plan.problems * s.rows, kThreads, 0, stream>>>(s, a.positions, sums, scales, out);
 }
 
 template <typename T>
@@ -359,7 +360,7 @@ cudaError_t prepare_cached_attention(DType dtype) {
 
 void launch_cached_attention(const CachedAttention& a, void* workspace, cudaStream_t stream) {
   // Outside of tests and benchmarks the caches are updated where they stand.
-  const auto bytes = static_cast<size_t>(a.B * a.C * a.G * a.K * dtype_bytes(a.dtype));
+  const auto bytes = static_cast<size_t>(a.B * a.beams * a.C * a.G * a.K * dtype_bytes(a.dtype));
   if (a.new_keys != a.keys && bytes > 0)
     cudaMemcpyAsync(a.new_keys, a.keys, bytes, cudaMemcpyDeviceToDevice, stream);
   if (a.new_values != a.values && bytes > 0)

@@ -11,12 +11,12 @@ namespace millrace::cuda {
 constexpr int64_t kCachedMaxWidth = 512;  // of a head: bounds what a block keeps in shared memory
 
 struct CachedAttention {
-  int64_t B, T, H, G, K, C;  // as in ops/attention_cached.h
+  int64_t B, T, H, G, K, C, beams;  // as in ops/attention_cached.h
   float scale;
-  DType dtype;  // of everything but the position
+  DType dtype;  // of everything but positions and history
   const void* qkv;
   const void *keys, *values;  // the caches; the new ones may be the same
-  const int32_t* position;
+  const int32_t* positions;
   const int32_t* history;  // null: none
   void *out, *new_keys, *new_values;
 };

@@ -6,8 +6,8 @@
 
 namespace millrace::cuda {
 
-// From *start on; `start` may be null: 0.
-void launch_iota(const int32_t* start, int32_t* out, int64_t count, int64_t size,
+// Each row of `size` from its start on; `starts` may be null: 0.
+void launch_iota(const int32_t* starts, int32_t* out, int64_t count, int64_t size,
                  cudaStream_t stream);
 
 }  // namespace millrace::cuda

@@ -61,17 +61,18 @@ struct Offer {
 // The hypotheses of one source.
 class Search {
  public:
-  Search(const BeamOptions& options, const TargetTokens& tokens)
-      : options_(&options), tokens_(&tokens) {}
+  // At most `most` tokens.
+  Search(const BeamOptions& options, const TargetTokens& tokens, int64_t most)
+      : options_(&options), tokens_(&tokens), most_(most) {}
 
   size_t live() const { return live_.size(); }
-  bool done() const { return finished_.size() >= width() || live_.empty(); }
+  bool done() const { return enough() || live_.empty() || grown_ >= most_; }
   // Of the last step: which hypothesis k grew out of, and by what.
   size_t parent(size_t k) const { return parents_[k]; }
   int32_t last(size_t k) const { return live_[k].tokens.back(); }
 
-  // Every one by a token. likeliest(k): the likeliest words behind hypothesis k; all(k): every
-  // word, for when too many of those may not follow.
+  // Every one by a token, the step-th. likeliest(k): the likeliest words behind hypothesis k;
+  // all(k): every word, for when too many of those may not follow.
   template <typename Offers>
   void grow(int64_t step, Offers likeliest, Offers all) {
     Best best(2 * width());  // at most half of them end
@@ -110,10 +111,11 @@ class Search {
       parents_.push_back(c.row);
     }
     live_ = std::move(next);
+    grown_ = step + 1;
   }
 
   Hypothesis best() {
-    if (!done())  // no more room: what is there competes as it is
+    if (!enough())  // no more room: what is there competes as it is
       for (Hypothesis& h : live_) {
         const size_t length = h.tokens.size();
         finish(std::move(h), length);
@@ -126,6 +128,7 @@ class Search {
 
  private:
   size_t width() const { return static_cast<size_t>(options_->beam); }
+  bool enough() const { return finished_.size() >= width(); }
 
   void finish(Hypothesis h, size_t length) {
     h.score /= std::pow(static_cast<double>(std::max<size_t>(1, length)), options_->length_penalty);
@@ -134,6 +137,7 @@ class Search {
 
   const BeamOptions* options_;
   const TargetTokens* tokens_;
+  int64_t most_, grown_ = 0;
   std::vector<Hypothesis> live_ = std::vector<Hypothesis>(1);  // the others would be the same
   std::vector<Hypothesis> finished_;
   std::vector<size_t> parents_;
@@ -175,14 +179,40 @@ Session BeamSession::open(const BeamRoom& room, const BeamOptions& options,
   }
 }
 
-void check_beam(int64_t beam, int64_t words, const std::string& where, const std::string& remedy) {
-  if (beam <= words) return;
-  throw Error({.code = ErrorCode::config,
-               .what = "the beam is wider than the vocabulary",
-               .where = where,
-               .expected = fmt::format("at most {} hypotheses", words),
-               .got = std::to_string(beam),
-               .remedy = remedy});
+void check_beam(const BeamOptions& options, int64_t words, int64_t most_tokens,
+                const BeamSpelling& spelling) {
+  auto refuse = [&](const char* option, const char* what, const std::string& expected,
+                    const std::string& got, const std::string& better) {
+    throw Error({.code = ErrorCode::config,
+                 .what = what,
+                 .where = spelling.where(option),
+                 .expected = expected,
+                 .got = got,
+                 .remedy = spelling.with(option, better)});
+  };
+  if (options.beam < 1)
+    refuse("beam", "a search has no hypothesis", "at least 1", std::to_string(options.beam), "4");
+  if (options.beam > words)
+    refuse("beam", "the beam is wider than the vocabulary",
+           fmt::format("at most {} hypotheses", words), std::to_string(options.beam),
+           std::to_string(std::min<int64_t>(4, words)));
+  if (!(options.length_penalty >= 0 && options.length_penalty <= 10))
+    refuse("length-penalty", "the length penalty is no exponent to divide by",
+           "a number from 0 to 10", fmt::format("{}", options.length_penalty), "1");
+  if (options.no_repeat_ngram < 0)
+    refuse("no-repeat-ngram", "no n-gram has a negative length", "0, or tokens in a row",
+           std::to_string(options.no_repeat_ngram), "3");
+  if (options.min_length < 0 || options.min_length > most_tokens)
+    refuse("min-tokens", "a text cannot have so many tokens before it may end",
+           fmt::format("0 to {}: no text has more tokens here", most_tokens),
+           std::to_string(options.min_length), std::to_string(most_tokens));
+}
+
+int64_t sources_at_once(const Backend& backend, const Model& model, int64_t beam) {
+  const int64_t most = sources_at_once(backend);
+  if (model.takes().pairs) return most;
+  // With 128 tokens and a beam of 4 as many as of pairs.
+  return std::clamp<int64_t>(most * 512 / (beam * model.max_lengths().target), 1, most);
 }
 
 BeamSource source_to_copy(const Tokenizer& tokenizer, std::string_view text, const TextPlace& place,
@@ -220,18 +250,63 @@ std::vector<int32_t> BeamSearch::encode(std::span<const BeamSource> sources) {
   return lengths;
 }
 
+std::vector<std::vector<int32_t>> BeamSearch::read(std::span<const BeamSource> sources) {
+  const auto E = static_cast<size_t>(room_.sources);
+  MR_CHECK(sources.size() <= E, "{} prompts for {}", sources.size(), E);
+  std::vector<std::vector<int32_t>> prompts;
+  size_t most = 0;
+  for (const BeamSource& source : sources) {
+    MR_CHECK(!source.ids.empty(), "an empty prompt");
+    const int64_t kept = prompt_kept(std::ssize(source.ids), positions_);
+    MR_CHECK(kept <= room_.max_source, "a prompt of {} tokens for {}", kept, room_.max_source);
+    prompts.emplace_back(source.ids.end() - kept, source.ids.end());
+    most = std::max(most, prompts.back().size());
+  }
+  const auto T = static_cast<size_t>(prefill_chunk(room_.max_source));
+  std::vector<int32_t> chunk(E * T);
+  for (size_t from = 0; from + 1 < most; from += T) {
+    // What fills up a row stands behind its prompt, where nobody sees it before it is overwritten.
+    std::fill(chunk.begin(), chunk.end(), 0);
+    for (size_t e = 0; e < prompts.size(); ++e)
+      for (size_t t = 0; t < T && from + t + 1 < prompts[e].size(); ++t)
+        chunk[e * T + t] = prompts[e][from + t];
+    session_.write_input<int32_t>(encode_, prompt_leaf(static_cast<int64_t>(T)), chunk);
+    session_.write_input<int32_t>(encode_, "position",
+                                  std::vector<int32_t>(E, static_cast<int32_t>(from)));
+    session_.run(encode_);
+  }
+  return prompts;
+}
+
 std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
                                            const TargetTokens& tokens) {
   const auto E = static_cast<size_t>(room_.sources), K = static_cast<size_t>(options_.beam),
              R = E * K, S = static_cast<size_t>(room_.max_source),
-             C = static_cast<size_t>(room_.max_length);
-  const std::vector<int32_t> lengths = encode(sources);
-  std::vector<int32_t> attended = lengths;
+             C = static_cast<size_t>(capacity_);
   std::vector<int32_t> last(R, tokens.start), rows(R), history(R * C), moved(R * C);
   std::iota(rows.begin(), rows.end(), 0);
-  std::vector<int32_t> parents = rows;
+  std::vector<int32_t> parents = rows, lengths, positions(R);
   session_.write_input<int32_t>(decode_, "prompt_row", rows);
-  std::vector<Search> searches(sources.size(), Search(options_, tokens));
+  std::vector<Search> searches;
+  auto begin_search = [&](int64_t most) { searches.emplace_back(options_, tokens, most); };
+  if (prompts_) {
+    const auto prompts = read(sources);
+    for (size_t e = 0; e < prompts.size(); ++e) {
+      const auto before = static_cast<int32_t>(prompts[e].size()) - 1;
+      begin_search(std::min(room_.max_length, capacity_ - before));
+      for (size_t r = e * K; r < (e + 1) * K; ++r) {
+        last[r] = prompts[e].back();
+        positions[r] = before;
+        // It stands in the first row of its source.
+        std::fill_n(history.begin() + static_cast<std::ptrdiff_t>(r * C), before,
+                    static_cast<int32_t>(e * K));
+      }
+    }
+  } else {
+    lengths = encode(sources);
+    for (size_t e = 0; e < sources.size(); ++e) begin_search(room_.max_length);
+  }
+  std::vector<int32_t> attended = lengths;
   // A column of the probabilities is a word of the vocabulary, or behind it a rare one of a source.
   const int32_t count = static_cast<int32_t>(tokens.count), V = vocabulary_;
   auto word_of = [&](int32_t column) { return column < V ? column : column - V + count; };
@@ -245,9 +320,8 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
     session_.write_input<int32_t>(decode_, kBeamColumns, columns);
   }
   for (int64_t step = 0; step < room_.max_length; ++step) {
-    const auto position = static_cast<int32_t>(step);
     session_.write_input<int32_t>(decode_, prompt_leaf(1), last);
-    session_.write_input<int32_t>(decode_, "position", std::span(&position, 1));
+    session_.write_input<int32_t>(decode_, "position", positions);
     if (K > 1) {
       session_.write_input<int32_t>(decode_, kBeamParents, parents);
       session_.write_input<int32_t>(decode_, kBeamHistory, history);
@@ -286,18 +360,23 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
         parents[e * K + k] = static_cast<int32_t>(e * K + s.parent(k));
         last[e * K + k] = s.last(k) < tokens.count ? s.last(k) : tokens.unknown;
       }
-      if (s.done()) attended[e] = 0;  // a source that waits for the others costs no attention
+      // A source that waits for the others costs no attention.
+      if (s.done() && !attended.empty()) attended[e] = 0;
       all_done = all_done && s.done();
     }
     if (all_done) break;
-    session_.write_input<int32_t>(decode_, "source_lengths", attended);
+    if (!attended.empty()) session_.write_input<int32_t>(decode_, "source_lengths", attended);
     // The token of this step stands in the row that it was put into.
-    for (size_t r = 0; r < R; ++r) history[r * C + static_cast<size_t>(step)] = rows[r];
+    for (size_t r = 0; r < R; ++r) history[r * C + static_cast<size_t>(positions[r])] = rows[r];
     for (size_t r = 0; r < R; ++r)
       std::copy_n(
           history.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(parents[r]) * C), C,
           moved.begin() + static_cast<std::ptrdiff_t>(r * C));
     history.swap(moved);
+    for (size_t r = 0; r < R; ++r) {
+      const bool waits = r / K >= searches.size() || searches[r / K].done();
+      positions[r] = waits ? 0 : positions[r] + 1;
+    }
   }
   std::vector<Hypothesis> found;
   for (Search& s : searches) found.push_back(s.best());

@@ -1,11 +1,13 @@
-// Beam search: the likeliest targets of many sources at once. All hypotheses of all sources are
-// rows of one plan; a source is encoded once for all of its hypotheses.
+// Beam search: the likeliest targets of many sources at once, or the likeliest texts that go on
+// from many prompts. All hypotheses of all sources are rows of one plan; a source is encoded, or a
+// prompt read, once for all of its hypotheses.
 //
 // The best `beam` beginnings of each source grow by a token a step. One that ends among the best of
 // its step is finished; a source is done when `beam` of its hypotheses are. The best is the one
 // with the largest log-probability over length^length_penalty.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -29,8 +31,8 @@ struct TargetTokens {
   int64_t count = 0;     // tokens that can be drawn; the model may have more
 };
 
-// For a model that copies also the same tokens with rare words by ids behind the vocabulary, which
-// hypotheses then may hold.
+// A source, or the prompt of a model that takes none. For a model that copies also the same tokens
+// with rare words by ids behind the vocabulary, which hypotheses then may hold.
 struct BeamSource {
   std::vector<int32_t> ids, open = {};
 };
@@ -49,6 +51,9 @@ class BeamSearch {
   BeamSearch(const Model& model, Session& session, size_t first_plan, const BeamRoom& room,
              const BeamOptions& options)
       : copies_(model.takes().open_words),
+        prompts_(!model.takes().pairs),
+        positions_(model.max_lengths().target),
+        capacity_(beam_capacity(model, room)),
         vocabulary_(static_cast<int32_t>(model.vocab_size())),
         session_(session),
         encode_(first_plan),
@@ -62,7 +67,10 @@ class BeamSearch {
 
  private:
   std::vector<int32_t> encode(std::span<const BeamSource> sources);  // returns their lengths
-  bool copies_;
+  // The prompts as far as they are kept; all but their last tokens are in the caches.
+  std::vector<std::vector<int32_t>> read(std::span<const BeamSource> sources);
+  bool copies_, prompts_;
+  int64_t positions_, capacity_;
   int32_t vocabulary_;
   Session& session_;
   size_t encode_, decode_;
@@ -70,11 +78,22 @@ class BeamSearch {
   BeamOptions options_;
 };
 
-// Refuses a beam that is wider than the words that there are, said at `where`.
-void check_beam(int64_t beam, int64_t words, const std::string& where, const std::string& remedy);
+// How the options of a search, "beam", "length-penalty", "no-repeat-ngram" and "min-tokens", are
+// written by whoever asks for one: where one was said, and with another value.
+struct BeamSpelling {
+  std::function<std::string(const std::string& option)> where;
+  std::function<std::string(const std::string& option, const std::string& value)> with;
+};
+// Refuses options that are none, or that contradict the model or each other: it has so many words,
+// and a text at most so many tokens.
+void check_beam(const BeamOptions& options, int64_t words, int64_t most_tokens,
+                const BeamSpelling& spelling);
 
 // Sources of a batch where nobody says: a GPU takes many for the time of few.
 inline int64_t sources_at_once(const Backend& backend) { return backend.on_host() ? 64 : 256; }
+// And in a search: of prompts, which stand in the caches of all hypotheses, fewer when they are
+// long.
+int64_t sources_at_once(const Backend& backend, const Model& model, int64_t beam);
 
 // A beam search with a session of its own.
 class BeamSession {

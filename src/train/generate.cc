@@ -52,13 +52,12 @@ int32_t sample_token(std::span<const float> logits, const GenerateOptions& optio
 
 Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed,
                    std::vector<int32_t> prompt, const GenerateOptions& options,
-                   const std::function<bool(int32_t)>& on_token) {
+                   const std::function<bool(int32_t)>& on_token, std::vector<int32_t> open) {
   MR_CHECK(!prompt.empty(), "an empty prompt");
-  const auto capacity = static_cast<size_t>(plans.capacity);
   const auto chunk = static_cast<size_t>(prefill_chunk(plans.capacity));
   RandomStream random(options.seed, RandomUse::generate, options.number);
   Generated g;
-  const bool pairs = plans.max_source > 0;
+  const bool pairs = plans.max_source > 0, copies = !open.empty();
   if (pairs) {
     const int64_t start = now_ns();
     prompt.resize(std::min(prompt.size(), static_cast<size_t>(plans.max_source)));
@@ -68,6 +67,11 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
     session.write_input<int32_t>(plans.prefill, "source", prompt);
     session.write_input<int32_t>(plans.prefill, "source_lengths", std::span(&length, 1));
     session.run(plans.prefill);
+    if (copies) {
+      open.resize(static_cast<size_t>(length));
+      open.resize(static_cast<size_t>(plans.max_source), -1);
+      session.write_input<int32_t>(plans.decode, kBeamColumns, open);
+    }
     g.prefill_seconds = seconds_since(start);
     prompt = {plans.start_id};
   }
@@ -84,16 +88,19 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
     cached += count;
   };
   for (int64_t i = 0; i < options.max_tokens; ++i) {
-    if (pairs && g.tokens.size() > capacity) break;
-    if (g.tokens.size() - from > capacity) {
-      from = g.tokens.size() - std::max<size_t>(1, capacity / 2);
+    if (pairs && std::ssize(g.tokens) > plans.capacity) break;
+    const auto seen = std::ssize(g.tokens) - static_cast<int64_t>(from);
+    if (const int64_t kept = prompt_kept(seen, plans.capacity); kept < seen) {
+      from += static_cast<size_t>(seen - kept);
       cached = 0;
     }
     const int64_t start = now_ns();
     size_t plan = plans.decode;
     if (const auto waiting = std::span<const int32_t>(g.tokens).subspan(from + cached);
         waiting.size() == 1) {
-      run(plans.decode, waiting, 1);
+      // A rare word is unknown to the model that copied it.
+      const int32_t token = copies && waiting[0] >= allowed ? plans.unknown_id : waiting[0];
+      run(plans.decode, std::span(&token, 1), 1);
       g.decode_seconds += seconds_since(start);
       ++g.decoded;
     } else {
@@ -107,16 +114,19 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
       g.prefill_seconds += seconds_since(start);
       g.prefilled += std::ssize(waiting);
     }
-    auto logits = session.output(plan, "logits");
-    if (std::ssize(logits) > allowed) logits.resize(static_cast<size_t>(allowed));
+    auto logits = session.output(plan, copies ? "probabilities" : "logits");
+    if (std::ssize(logits) > allowed && !copies) logits.resize(static_cast<size_t>(allowed));
     for (float logit : logits)
       if (!std::isfinite(logit))
         throw Error({.code = ErrorCode::failure,
-                     .what = "the model's logits are not finite",
+                     .what = fmt::format("the model's {} are not finite",
+                                         copies ? "probabilities" : "logits"),
                      .where = fmt::format("behind token {}", g.tokens.size()),
                      .expected = "finite numbers",
                      .got = fmt::format("{}", logit),
                      .remedy = "weights of a model that did not diverge"});
+    if (copies)
+      for (float& p : logits) p = std::log(p);
     g.tokens.push_back(sample_token(logits, options, random.uniform()));
     if (on_token && !on_token(g.tokens.back())) break;
   }

@@ -26,12 +26,13 @@ struct Generated {
 };
 
 // Where in a session DecodePlans stand, and the tokens their cache holds. For a model that takes
-// pairs: the longest source, and what a target begins with.
+// pairs: the longest source, and what a target begins with; for one that copies words: what a
+// copied one is to it.
 struct GeneratePlans {
   size_t prefill, decode;
   int64_t capacity;
   int64_t max_source = 0;
-  int32_t start_id = -1;
+  int32_t start_id = -1, unknown_id = -1;
 };
 
 // `allowed` tokens of the vocabulary can be drawn (the tokenizer may have fewer than the model).
@@ -42,14 +43,17 @@ struct GeneratePlans {
 // longer than the cache is cut the same way. The prompt must not be empty.
 //
 // For a model that takes pairs the prompt is the source, and the tokens are those of a target,
-// without its start; it ends where the cache does.
+// without its start; it ends where the cache does. One that copies words takes the source also with
+// rare words by ids behind the vocabulary, `open`, which its tokens then may be.
 Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed,
                    std::vector<int32_t> prompt, const GenerateOptions& options,
-                   const std::function<bool(int32_t)>& on_token = {});
+                   const std::function<bool(int32_t)>& on_token = {},
+                   std::vector<int32_t> open = {});
 
 // Draws a token with a uniform number in [0, 1): temperature first, then the top_k likeliest of
 // what is there, then top_p of what is left. Of equally likely tokens the one with the lower id
-// counts as likelier. The logits must be finite.
+// counts as likelier. Of the logits at least one is finite, and the others may be minus infinity:
+// such tokens are not drawn.
 int32_t sample_token(std::span<const float> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace millrace

@@ -130,21 +130,19 @@ void build_average(Builder& b, const std::vector<ParameterGradient>& list,
                    const std::vector<Value>& updated, Value scale) {
   std::vector<Value> in;
   for (const auto& p : list)
-    in.push_back(b.leaf(Leaf::optimizer_state, "ema." + p.parameter.name,
-                        {p.parameter.shape, DType::f32}));
+    in.push_back(
+        b.leaf(Leaf::optimizer_state, "ema." + p.parameter.name, {p.parameter.shape, DType::f32}));
   in.insert(in.end(), updated.begin(), updated.end());
   in.push_back(b.input("ema_rate", {Shape{}, DType::f32}));
   // -1, or NaN where the scale of the gradient is not finite: then nothing is written.
   ExpressionBuilder e(1);
   const Term nothing = e.apply(Function::sub, e.operand(0), e.operand(0));
-  in.push_back(
-      b.elementwise(e.finish({e.apply(Function::sub, nothing, e.constant(1))}), {scale}));
+  in.push_back(b.elementwise(e.finish({e.apply(Function::sub, nothing, e.constant(1))}), {scale}));
   in.push_back(b.update_number());
   const std::vector<double> whole(list.size(), 1.0);
-  const auto next = b.op_all("sgd", in,
-                             {{"n", static_cast<int64_t>(list.size())},
-                              {"decay", decay_text(whole)},
-                              {"momentum", 0.0}});
+  const auto next = b.op_all(
+      "sgd", in,
+      {{"n", static_cast<int64_t>(list.size())}, {"decay", decay_text(whole)}, {"momentum", 0.0}});
   for (size_t i = 0; i < list.size(); ++i) b.update(in[i], next[i]);
 }
 
@@ -219,39 +217,60 @@ Graph build_decode_graph(const Model& model, BatchShape shape, int64_t capacity)
   return b.finish();
 }
 
-Graph build_encode_graph(const Model& model, BatchShape shape) {
+Graph build_encode_graph(const Model& model, BatchShape shape, int64_t capacity) {
   Builder b;
   b.training = false;
-  model.build_encode(b, shape);
+  model.build_encode(b, shape, capacity);
   return b.finish();
 }
+
+namespace {
+
+// What may come next: [B,V] or, where words are copied, [B,V+S].
+Value build_probabilities(Builder& b, const Model& model, BatchShape shape, int64_t capacity) {
+  const Value written = b.op("softmax", {model.build_decode(b, shape, capacity)});
+  if (!model.takes().open_words) return written;
+  auto output = [&](const char* name) { return b.graph().outputs.at(name); };
+  const Value columns = b.input(kBeamColumns, {{shape.sources(), shape.source}, DType::i32}),
+              lengths{b.graph().find_leaf("source_lengths"), 0};
+  return b.op("copy_mix", {written, output("gate"), output("attention"), columns, lengths});
+}
+
+}  // namespace
 
 DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
                               KernelChooser& chooser) {
   if (model.takes().pairs) {
     const BatchShape one{.batch = 1, .length = 1, .source = model.max_lengths().source};
-    return {make_plan(build_encode_graph(model, one), options, chooser),
-            make_plan(build_decode_graph(model, one, capacity), options, chooser)};
+    Plan encode = make_plan(build_encode_graph(model, one, capacity), options, chooser);
+    if (model.logits_are_all())
+      return {std::move(encode),
+              make_plan(build_decode_graph(model, one, capacity), options, chooser)};
+    Builder b;
+    b.training = false;
+    b.output("probabilities", build_probabilities(b, model, one, capacity));
+    return {std::move(encode), make_plan(b.finish(), options, chooser)};
   }
   const BatchShape chunk{1, prefill_chunk(capacity)};
   return {make_plan(build_decode_graph(model, chunk, capacity), options, chooser),
           make_plan(build_decode_graph(model, {1, 1}, capacity), options, chooser)};
 }
 
+int64_t beam_capacity(const Model& model, const BeamRoom& room) {
+  const int64_t prompt = model.takes().pairs ? 0 : room.max_source;
+  return std::clamp<int64_t>(prompt + room.max_length, 1, model.max_lengths().target);
+}
+
 BeamPlans make_beam_plans(const Model& model, const BeamRoom& room, int64_t beam,
                           const PassOptions& options, KernelChooser& chooser) {
   const BatchShape shape{
       .batch = room.sources * beam, .length = 1, .source = room.max_source, .beams = beam};
+  BatchShape sources = shape;
+  sources.length = prefill_chunk(room.max_source);
+  const int64_t capacity = beam_capacity(model, room);
   Builder b;
   b.training = false;
-  Value probabilities = b.op("softmax", {model.build_decode(b, shape, room.max_length)});
-  if (model.takes().open_words) {
-    auto output = [&](const char* name) { return b.graph().outputs.at(name); };
-    const Value columns = b.input(kBeamColumns, {{room.sources, room.max_source}, DType::i32}),
-                lengths{b.graph().find_leaf("source_lengths"), 0};
-    probabilities =
-        b.op("copy_mix", {probabilities, output("gate"), output("attention"), columns, lengths});
-  }
+  const Value probabilities = build_probabilities(b, model, shape, capacity);
   const int64_t words = b.shape(probabilities).last();
   const auto best = b.op_all("top_k", {probabilities}, {{"k", std::min(words, best_of_row(beam))}});
   b.output("probabilities", probabilities);
@@ -262,15 +281,19 @@ BeamPlans make_beam_plans(const Model& model, const BeamRoom& room, int64_t beam
       if (n.leaf == Leaf::cache) n.name = "beam." + n.name;
     return make_plan(graph, options, chooser);
   };
-  return {plan(build_encode_graph(model, shape)), plan(b.finish())};
+  return {plan(build_encode_graph(model, sources, capacity)), plan(b.finish())};
+}
+
+BeamRoom room_for_all(const Model& model, int64_t sources) {
+  const MaxLengths most = model.max_lengths();
+  return {sources, model.takes().pairs ? most.source : most.target, most.target};
 }
 
 BeamRoom validation_room(const Model& model, const Settings& settings) {
   // Enough that a step of all of them is worth its start, few enough that their caches are small
   // beside what training keeps.
   constexpr int64_t kAtOnce = 16;
-  const MaxLengths most = model.max_lengths();
-  return {std::min(kAtOnce, settings.eval_texts), most.source, most.target};
+  return room_for_all(model, std::min(kAtOnce, settings.eval_texts));
 }
 
 Plan make_refresh_plan(std::span<const Plan* const> plans, KernelChooser& chooser) {
@@ -311,11 +334,11 @@ Programs make_programs(const Model& model, const Settings& settings, const Progr
   PassOptions options = settings.pass_options();
   // What a memory limit changes is the training graph's.
   DecodePlans generation;
-  if (model.can_draw())
+  if (model.logits_are_all())
     generation = make_decode_plans(model, std::min(settings.max_length, model.max_lengths().target),
                                    options, backend);
   BeamPlans texts;
-  if (settings.eval_texts > 0 && model.takes().pairs)
+  if (settings.eval_texts > 0)
     texts = make_beam_plans(model, validation_room(model, settings), settings.eval_beam, options,
                             backend);
   // A step is captured twice, once to be timed; each only when its shape comes.

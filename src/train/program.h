@@ -34,31 +34,42 @@ Plan make_refresh_plan(std::span<const Plan* const> plans, KernelChooser& choose
 // T new tokens behind a key/value cache (Model::build_decode); output logits.
 Graph build_decode_graph(const Model& model, BatchShape shape, int64_t capacity);
 // What decoding reads of sources (Model::build_encode); no output.
-Graph build_encode_graph(const Model& model, BatchShape shape);
+Graph build_encode_graph(const Model& model, BatchShape shape, int64_t capacity);
 
 // Generation of one sequence over one cache: the prompt goes in by chunks, or a source as a whole,
-// then token by token.
+// then token by token. The output is "logits" or, of a model that copies words, "probabilities",
+// which has those of the source behind the vocabulary.
 struct DecodePlans {
   Plan prefill, decode;
 };
 inline int64_t prefill_chunk(int64_t capacity) { return std::min<int64_t>(64, capacity); }
+// Tokens that are read of a prompt, its last ones: half of what there is room for when not all fit,
+// so that a text can go on.
+inline int64_t prompt_kept(int64_t length, int64_t capacity) {
+  return length <= capacity ? length : std::max<int64_t>(1, capacity / 2);
+}
 DecodePlans make_decode_plans(const Model& model, int64_t capacity, const PassOptions& options,
                               KernelChooser& chooser);
 
-// Beam search: sources, and one more token for every row; outputs: probabilities, the best of a row
-// and their words; with those of the source behind the vocabulary for a model that copies. Their
-// caches have names of their own, so that DecodePlans may stand beside them in a session.
+// Beam search: sources as a whole or prompts by chunks, and one more token for every row; outputs:
+// probabilities, the best of a row and their words; with those of the source behind the vocabulary
+// for a model that copies. Their caches have names of their own, so that DecodePlans may stand
+// beside them in a session.
 struct BeamPlans {
   Plan encode, decode;
 };
 // What a search has room for at a time.
 struct BeamRoom {
-  int64_t sources = 1, max_source = 0, max_length = 0;  // of a source, of a target
+  int64_t sources = 1, max_source = 0, max_length = 0;  // of a source or prompt, of what is written
 };
+// Tokens of a row that the caches hold: what is written and, where it goes on from a prompt, that.
+int64_t beam_capacity(const Model& model, const BeamRoom& room);
 // As many of a row as hypotheses could grow by, and some that may not follow.
 inline int64_t best_of_row(int64_t beam) { return 2 * beam + 8; }
 BeamPlans make_beam_plans(const Model& model, const BeamRoom& room, int64_t beam,
                           const PassOptions& options, KernelChooser& chooser);
+// For so many sources of whatever length the model reads.
+BeamRoom room_for_all(const Model& model, int64_t sources);
 // For the texts that validation writes while a run trains.
 BeamRoom validation_room(const Model& model, const Settings& settings);
 

@@ -268,9 +268,8 @@ void Settings::declare(Schema& s) {
   s.integer("training.eval_texts", &eval_texts)
       .range(0, 1e9)
       .help(
-          "Models of source and target: validation also writes the targets of so many pairs, the "
-          "first ones, and measures eval/bleu, eval/chrf, eval/rouge1, eval/rouge2 and "
-          "eval/rougeL; 0: none.");
+          "Data of pairs: validation also writes the targets of so many, the first ones, and "
+          "measures eval/bleu, eval/chrf, eval/rouge1, eval/rouge2 and eval/rougeL; 0: none.");
   s.integer("training.eval_beam", &eval_beam)
       .range(1, 64)
       .help(

@@ -80,6 +80,10 @@ std::vector<std::string> text_metric_names() {
   return names;
 }
 
+BeamOptions validation_search(const Settings& settings) {
+  return {.beam = settings.eval_beam};
+}
+
 std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& training_data,
                                       BeamSearch& beam, int64_t most,
                                       const std::function<bool()>& stop) {
@@ -102,6 +106,9 @@ std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& tr
       sources[i] = model.takes().open_words
                        ? source_to_copy(tokenizer, pairs.source_text(number), {where}, rare[i])
                        : BeamSource{pairs.source(number), {}};
+      // A prompt begins as rows of training do.
+      if (!model.takes().pairs && data.start_id >= 0)
+        sources[i].ids.insert(sources[i].ids.begin(), data.start_id);
       if (sources[i].ids.empty()) sources[i].ids.push_back(data.end_id);
     }
     const auto found = beam.search(sources, target);
@@ -114,10 +121,9 @@ std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& tr
 
 Metrics evaluate_texts(const Model& model, const Settings& settings, const TrainingData& data,
                        Backend& backend, const fs::path& folder, const TextEvaluation& options) {
-  if (!model.takes().pairs) return {};
-  const MaxLengths most = model.max_lengths();
-  const int64_t at_once = options.at_once > 0 ? options.at_once : sources_at_once(backend);
-  BeamSession own(model, {at_once, most.source, most.target}, options.beam, settings.pass_options(),
+  const int64_t at_once =
+      options.at_once > 0 ? options.at_once : sources_at_once(backend, model, options.beam.beam);
+  BeamSession own(model, room_for_all(model, at_once), options.beam, settings.pass_options(),
                   backend);
   load_model(folder, own.session(), model);
   own.refresh();

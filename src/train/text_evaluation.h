@@ -1,5 +1,6 @@
-// What a model of pairs writes, beside what it should have written: BLEU, chrF and ROUGE over the
-// pairs that are evaluated, by beam search, many at a time, in constant memory.
+// What a model writes for pairs of source, or prompt, and target, beside what it should have
+// written: BLEU, chrF and ROUGE over the pairs that are evaluated, by beam search, many at a time,
+// in constant memory.
 #pragma once
 #include "train/beam_search.h"
 #include "train/evaluation.h"
@@ -12,7 +13,10 @@ struct TextEvaluation {
   int64_t most = 0;     // pairs; 0: all
 };
 
-// With the weights of a folder. Nothing for a model that takes no pairs.
+// The search of the texts that validation writes while a run trains.
+BeamOptions validation_search(const Settings& settings);
+
+// With the weights of a folder, of data that has pairs.
 Metrics evaluate_texts(const Model& model, const Settings& settings, const TrainingData& data,
                        Backend& backend, const fs::path& folder, const TextEvaluation& options);
 // With the weights that the search's session holds, of the first `most` pairs. Nothing when `stop`

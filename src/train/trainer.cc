@@ -80,7 +80,7 @@ class Loop {
 
   int64_t updates() const { return state_.step; }
 
-  bool samples() const { return s_.sample_length > 0 && model_.can_draw(); }
+  bool samples() const { return s_.sample_length > 0 && model_.logits_are_all(); }
   std::string sample() {
     const Tokenizer& tokenizer = data_.set.tokenizer();
     const std::vector<int32_t> prompt = data_.sample_prompt(s_, model_.takes());
@@ -521,7 +521,7 @@ class Loop {
     const OwnerScope writing(result_.ledger, Owner::eval_texts);
     refresh();  // an update keeps only those 16-bit copies that it reads itself
     BeamSearch beam(model_, session_, programs_.texts_plan(), validation_room(model_, s_),
-                    {.beam = s_.eval_beam});
+                    validation_search(s_));
     return evaluate_texts(model_, data_, beam, s_.eval_texts, stop_asked);
   }
 

@@ -486,6 +486,29 @@ refused "--temperature below 0" 2 '--temperature' -- generate "$checkpoint" --pr
 refused "--device of no kind" 2 '--device' 'expected: auto, cpu, cuda, or cuda:N' 'got:      tpu' 'remedy:' -- generate "$checkpoint" --prompt a --device tpu
 refused "--precision of a GPU on the CPU" 2 'does not compute in fp16' 'expected:' 'remedy:' -- generate "$checkpoint" --prompt a --device cpu --precision fp16
 refused "--top-p 0" 2 '--top-p' -- generate "$checkpoint" --prompt a --top-p 0
+for option in --temperature --top-p; do
+  refused "$option nan" 2 "$option is not a number" 'expected: 0 to' 'got:      nan' "remedy:   $option 1" -- generate "$checkpoint" --prompt a $option nan
+done
+for option in --length-penalty --no-repeat-ngram --min-tokens --at-once; do
+  refused "$option where a text is drawn" 2 "$option does nothing in drawing a text" "command line: $option" 'expected:' 'remedy:' -- generate "$checkpoint" --prompt a $option 1
+done
+for option in --temperature --top-k --top-p --seed; do
+  refused "$option in a beam search" 2 "$option does nothing in a beam search" "command line: $option" 'expected:' 'remedy:' -- generate "$checkpoint" --prompt a --beam 2 $option 1
+done
+refused "a column of classes where there are no paths" 2 '--class-column' 'remedy:' -- generate "$checkpoint" --prompt a --class-column 3
+refused "texts of a text without targets" 2 'has no targets' 'command line: --beam' 'expected: 0' 'got:      2' 'remedy:' -- eval "$checkpoint" --beam 2
+refused "a search that is not asked for" 2 '--texts does nothing' 'remedy:   --beam 4' -- eval "$checkpoint" --texts 3
+printf 'the\nthe c\n' >prompts.txt
+run generate "$checkpoint" --input prompts.txt --temperature 0 --max-tokens 9 --ids
+cp "$work/out" "$work/text"
+run generate "$checkpoint" --input prompts.txt --beam 1 --max-tokens 9 --ids
+report "a beam of 1 goes on from prompts with the likeliest tokens" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 2 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
+run generate "$checkpoint" --prompt-ids 1,2,3 --ids --max-tokens 5 --beam 3
+report "generate --prompt-ids --ids --beam" "$([ "$code" -eq 0 ] && grep -qxE '([0-9]+ ){5}' "$work/out" || echo "  exit code $code")"
+for beam in 0 1; do
+  run generate "$checkpoint" --prompt 'the cat the cat the cat the cat the cat' --max-tokens 2 --beam $beam
+  holds "beam $beam: a prompt that is longer than the model" 0 '1 prompts lost their beginning: there is room for 16 tokens'
+done
 refused "--top-k below 0" 2 '--top-k' -- generate "$checkpoint" --prompt a --top-k=-1
 cp -r "$checkpoint" broken
 echo '{"version": "1.0", "model": {"type": "BPE"}}' >broken/tokenizer.json
@@ -640,6 +663,21 @@ run generate "$pairs" --input pairs.source --at-once 5
 report "the size of a batch changes no text" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
 run generate "$pairs" --prompt 'one two 3' --beam 0 --temperature 0 --max-tokens 4 --ids
 report "generate --beam 0 draws" "$([ "$code" -eq 0 ] && grep -qE '^([0-9]+ ){1,4}$' "$work/out" || echo "  exit code $code")"
+for beam in 0 1; do
+  run generate "$pairs" --prompt 'one two three one two three' --max-tokens 2 --beam $beam
+  holds "beam $beam: a source that is longer than the model's" 0 '1 sources lost what is behind token 12'
+  run generate "$pairs" --prompt 'one two 3' --max-tokens 0 --beam $beam --ids
+  report "beam $beam: no tokens" "$([ "$code" -eq 0 ] && [ "$(cat "$work/out")" = '' ] || echo "  exit code $code, or some text")"
+done
+refused "more tokens before the end than there may be" 2 'so many tokens before it may end' 'command line: --min-tokens' 'expected: 0 to 10' 'got:      50' 'remedy:   --min-tokens 10' -- generate "$pairs" --prompt one --min-tokens 50 --max-tokens 10
+refused "more tokens before the end than the model writes" 2 'command line: --min-tokens' 'expected: 0 to 12' 'got:      1000000' 'remedy:' -- generate "$pairs" --prompt one --min-tokens 1000000
+refused "eval: more tokens before the end than the model writes" 2 'command line: --min-tokens' 'expected: 0 to 12' 'got:      13' 'remedy:' -- eval "$pairs" --min-tokens 13
+for command in "generate $pairs --prompt one" "eval $pairs"; do
+  for value in nan inf -1 11; do
+    # shellcheck disable=SC2086 # several words
+    refused "${command%% *}: --length-penalty=$value" 2 'command line: --length-penalty' 'expected: a number from 0 to 10' "got:      $value" 'remedy:' -- $command --length-penalty=$value
+  done
+done
 run eval "$pairs" --json
 report "eval of pairs" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"eval/bleu": ' "$work/out" && grep -q '"eval/rougeL": ' "$work/out" || echo "  exit code $code, or no BLEU")"
 # Overrides are checked against the run's own config, whatever model the quickstart has.
@@ -1074,7 +1112,8 @@ run train good.yaml --run-name pause runtime.stop_after=2
 holds "runtime.stop_after" 75 'stopped after 2 updates' 'millrace train --resume runs/pause/'
 run train good.yaml --run-name pause --resume
 holds "and it goes on" 0 'changed  runtime.stop_after: 2 steps -> ' 'step=3/3'
-refused "a metric that is not there" 2 'checkpoint.metric' 'eval/blue' 'expected: one of eval/loss' 'remedy:   checkpoint.metric=eval/loss' -- train good.yaml checkpoint.metric=eval/blue
+refused "a metric that is not there" 2 'checkpoint.metric' 'accuracy' 'expected: one of eval/loss' 'remedy:   checkpoint.metric=eval/loss' -- train good.yaml checkpoint.metric=accuracy
+refused "a metric of almost this name" 2 'checkpoint.metric' 'eval/blue' 'did you mean `eval/bleu`?' -- train good.yaml checkpoint.metric=eval/blue
 refused "a metric nearly there" 2 'got:      eval/los' 'did you mean `eval/loss`' -- train good.yaml checkpoint.metric=eval/los
 refused "warm-up as a time" 2 '`training.warmup` cannot be a time' 'expected:' '3 minutes' 'remedy:' -- train good.yaml "training.warmup=3 minutes"
 refused "a unit that is none" 2 'training.eval_every' '3 fortnights' 'expected:' 'remedy:' -- train good.yaml "training.eval_every=3 fortnights"
@@ -1221,7 +1260,12 @@ holds "a pointer-generator is trained, and writes no sample" 0 'step=3/3' 'valid
 run generate runs/latest --prompt 'who is zyxwv' --min-tokens 2
 report "a pointer-generator writes" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 1 ] || echo "  exit code $code")"
 refused "a beam wider than the vocabulary of words" 2 'wider than the vocabulary' 'expected: at most' 'got:      1000' 'remedy:' -- generate runs/latest --prompt who --beam 1000
-refused "drawing where words are copied" 2 'drawn' 'expected: a beam of 1' 'got:      --beam 0' 'remedy:' -- generate runs/latest --prompt who --beam 0
+run generate runs/latest --prompt 'who is zyxwv' --beam 1 --ids
+cp "$work/out" "$work/text"
+run generate runs/latest --prompt 'who is zyxwv' --beam 0 --temperature 0 --ids
+report "the likeliest of what is drawn where words are copied" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code")"
+run generate runs/latest --prompt 'who is zyxwv' --beam 0 --temperature 5 --max-tokens 60
+report "words are drawn where words are copied" "$([ "$code" -eq 0 ] || echo "  exit code $code")"
 refused "two lengths of a source" 2 'model.chunk_len=8' 'a source has up to 32' 'training.max_source_length=16' -- train pointer.yaml "${pairs[@]}" model.chunk_len=8 model.num_chunks=2 training.max_source_length=32
 refused "coverage that starts without coverage" 2 'model.coverage_start' 'expected:' 'remedy:' -- train pointer.yaml "${pairs[@]}" model.coverage=false model.coverage_start=2
 covered=("${pairs[@]}" model.coverage_start=3 training.grad_accum=2 training.max_steps=4)

@@ -131,10 +131,18 @@ TEST_P(ConvergeOnPairs, ReversingIsLearnt) {
   EXPECT_EQ(result.skipped_updates, 0);
 }
 
+// Also of models for which source and target are one text.
+class WritesTexts : public ConvergeOnPairs {};
+INSTANTIATE_TEST_SUITE_P(Model, WritesTexts, testing::ValuesIn(families_that([](const Model& m) {
+                           return !m.takes().states;
+                         })),
+                         [](const auto& tested) { return tested.param; });
+
 // Losses, weights' average and best step with and without texts, and the texts' metrics are those
 // that `millrace eval` finds in the checkpoint.
-TEST_P(ConvergeOnPairs, TextsOfValidationChangeNoBit) {
+TEST_P(WritesTexts, TextsOfValidationChangeNoBit) {
   Settings with = reversing(60);
+  with.max_length = with.max_source_length = 16;
   with.eval_every = {{15}};
   with.eval_beam = 3;
   with.eval_texts = 20;  // more than are written at once
@@ -168,7 +176,7 @@ TEST_P(ConvergeOnPairs, TextsOfValidationChangeNoBit) {
   ASSERT_EQ(newest->manifest.step, with.max_steps);
   const Metrics again =
       evaluate_texts(*model_, with, data_, *backend_, newest->folder,
-                     {.beam = {.beam = with.eval_beam}, .at_once = 7, .most = with.eval_texts});
+                     {.beam = {.beam = 3}, .at_once = 7, .most = with.eval_texts});
   for (const auto& [name, value] : again) EXPECT_EQ(value, listener_.told.back().at(name)) << name;
 }
 

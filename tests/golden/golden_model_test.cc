@@ -297,7 +297,8 @@ INSTANTIATE_TEST_SUITE_P(Tiny, GoldenModel,
 // Where they are a part of the prediction only, the loss checks it as a whole.
 std::vector<Family> families_that_draw() {
   std::vector<Family> list(std::begin(kFamilies), std::end(kFamilies));
-  std::erase_if(list, [](const Family& family) { return !make_model(family.type)->can_draw(); });
+  std::erase_if(list,
+                [](const Family& family) { return !make_model(family.type)->logits_are_all(); });
   return list;
 }
 class GoldenLogits : public GoldenModel {};
@@ -311,7 +312,8 @@ TEST_P(GoldenLogits, AreTheirs) {
       make_plan(build_decode_graph(*golden.model, golden.shape(kBatch), kLength), {}, *backend);
   Plan encode;
   if (golden.S > 0)
-    encode = make_plan(build_encode_graph(*golden.model, golden.shape(kBatch)), {}, *backend);
+    encode =
+        make_plan(build_encode_graph(*golden.model, golden.shape(kBatch), kLength), {}, *backend);
   std::vector<const Plan*> plans{&plan};
   if (golden.S > 0) plans.push_back(&encode);
   Session session(*backend, plans);
@@ -320,7 +322,7 @@ TEST_P(GoldenLogits, AreTheirs) {
   write_source(session, batch);
   if (golden.S > 0) session.run(1);
   session.write<int32_t>(prompt_leaf(kLength), batch.tokens);
-  session.write<int32_t>("position", std::vector<int32_t>{0});
+  session.write<int32_t>("position", std::vector<int32_t>(kBatch));
   std::vector<float> logits(static_cast<size_t>(kBatch * kLength * kVocab));
   // The graph gives one row of logits per sequence: position after position, all of them.
   for (int32_t t = 0; t < kLength; ++t) {

@@ -79,7 +79,7 @@ TEST_P(Family, LearnsABatchByHeart) {
 // loss, word by word (tests/generate/beam_test.cc).
 class DrawingFamily : public Family {};
 INSTANTIATE_TEST_SUITE_P(Model, DrawingFamily, testing::ValuesIn(families_that([](const Model& m) {
-                           return m.can_draw();
+                           return m.logits_are_all();
                          })),
                          [](const auto& tested) { return tested.param; });
 
@@ -94,7 +94,7 @@ TEST_P(DrawingFamily, TheCacheDoesNotChangeTheLogits) {
     Plan encode;
     std::vector<const Plan*> plans{&plan};
     if (one.source > 0) {
-      encode = make_plan(build_encode_graph(*tiny.model, one), {}, *backend);
+      encode = make_plan(build_encode_graph(*tiny.model, one, kLength), {}, *backend);
       plans.push_back(&encode);
     }
     Session session(*backend, plans);

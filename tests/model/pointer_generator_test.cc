@@ -51,7 +51,7 @@ TEST_P(PointerGeneratorSteps, WordByWordIsTheLoss) {
   BatchShape word = shape;
   word.length = 1;
   const Plan whole = make_plan(build_eval_graph(*tiny.model, shape), {}, *backend),
-             encode = make_plan(build_encode_graph(*tiny.model, word), {}, *backend),
+             encode = make_plan(build_encode_graph(*tiny.model, word, kTarget), {}, *backend),
              decode = make_plan(build_decode_graph(*tiny.model, word, kTarget), {}, *backend);
   Session session(*backend, {&whole, &encode, &decode});
   RandomStream random(3, RandomUse::test, 0);
@@ -133,7 +133,7 @@ TEST(PointerGenerator, CanBeIn16Bits) {
   PassOptions options;
   options.precision = Precision::bf16;
   optimize(tiny.step_graph(), options);
-  for (const Graph& graph : {optimize(build_encode_graph(*tiny.model, word), options),
+  for (const Graph& graph : {optimize(build_encode_graph(*tiny.model, word, kTarget), options),
                              optimize(build_decode_graph(*tiny.model, word, kTarget), options)}) {
     EXPECT_EQ(graph.updates.size(), graph.outputs.empty() ? 6u : 4u);
   }

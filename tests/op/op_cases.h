@@ -55,6 +55,8 @@ inline Data make_data(const OpCase& c, uint64_t seed) {
         int32_t id = static_cast<int32_t>(random.below(static_cast<uint64_t>(in.value)));
         if (in.with_ignored && random.below(4) == 0) id = -1;
         v.push_back(id);
+      } else if (in.fill == CaseInput::Fill::constant && in.type.dtype == DType::i32) {
+        v.push_back(static_cast<int32_t>(in.value));
       } else if (in.fill == CaseInput::Fill::constant) {
         f.push_back(in.value);
       } else {

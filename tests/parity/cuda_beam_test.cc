@@ -41,7 +41,7 @@ class CudaBeam : public testing::TestWithParam<std::string> {
 
 std::vector<std::string> families() {
   if (!test_device().backend) return {};
-  return families_that([](const Model& m) { return m.takes().pairs; });
+  return families_that([](const Model& m) { return !m.takes().states; });
 }
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaBeam);
 INSTANTIATE_TEST_SUITE_P(Model, CudaBeam, testing::ValuesIn(families()),
