@@ -1,7 +1,7 @@
 """Beam search as such code has it: source by source, the hypotheses of one source a batch, encoder once, states kept.
 
 What is finished, and which is the best, is as in Millrace (src/train/beam_search.h). A model gives begin(source, open words),
-next(tokens, state) -> log-probabilities and state, select(state, rows).
+next(tokens, state) -> log-probabilities and state, select(state, rows); one that has `copies` set never writes the unknown word.
 """
 import time
 
@@ -20,6 +20,8 @@ def search(model, source, words, options, data, device):
     last, before = torch.tensor([data.start], device=device), torch.zeros(1, device=device)
     for step in range(options["max_length"]):
         scores, state = model.next(last, state)
+        if model.copies:
+            scores[:, data.unknown] = -torch.inf
         scores = scores + before[:, None]
         best, places = scores.flatten().topk(2 * width)
         parents, tokens, best = (places // scores.shape[1]).tolist(), (places % scores.shape[1]).tolist(), best.tolist()

@@ -20,6 +20,8 @@ import torch_training as training
 
 
 class PointerGenerator(nn.Module):
+    copies = True
+
     def __init__(self, w):
         super().__init__()
         m = w["model"]

@@ -101,6 +101,8 @@ class Encoder(nn.Module):
 
 
 class Seq2Seq(nn.Module):
+    copies = False
+
     def __init__(self, w):
         super().__init__()
         m = w["model"]

@@ -61,9 +61,9 @@ struct Offer {
 // The hypotheses of one source.
 class Search {
  public:
-  // At most `most` tokens.
-  Search(const BeamOptions& options, const TargetTokens& tokens, int64_t most)
-      : options_(&options), tokens_(&tokens), most_(most) {}
+  // At most `most` tokens; `never` is none of them.
+  Search(const BeamOptions& options, const TargetTokens& tokens, int64_t most, int32_t never)
+      : options_(&options), tokens_(&tokens), most_(most), never_(never) {}
 
   size_t live() const { return live_.size(); }
   bool done() const { return enough() || live_.empty() || grown_ >= most_; }
@@ -79,7 +79,7 @@ class Search {
     for (size_t k = 0; k < live_.size(); ++k) {
       const std::vector<int32_t> banned = repeating(live_[k].tokens, options_->no_repeat_ngram);
       auto may_follow = [&](const Offer& o) {
-        return (o.word != tokens_->end || step >= options_->min_length) &&
+        return o.word != never_ && (o.word != tokens_->end || step >= options_->min_length) &&
                std::find(banned.begin(), banned.end(), o.word) == banned.end();
       };
       std::vector<Offer> offers = likeliest(k);
@@ -138,6 +138,7 @@ class Search {
   const BeamOptions* options_;
   const TargetTokens* tokens_;
   int64_t most_, grown_ = 0;
+  int32_t never_;
   std::vector<Hypothesis> live_ = std::vector<Hypothesis>(1);  // the others would be the same
   std::vector<Hypothesis> finished_;
   std::vector<size_t> parents_;
@@ -288,7 +289,9 @@ std::vector<Hypothesis> BeamSearch::search(std::span<const BeamSource> sources,
   std::vector<int32_t> parents = rows, lengths, positions(R);
   session_.write_input<int32_t>(decode_, "prompt_row", rows);
   std::vector<Search> searches;
-  auto begin_search = [&](int64_t most) { searches.emplace_back(options_, tokens, most); };
+  auto begin_search = [&](int64_t most) {
+    searches.emplace_back(options_, tokens, most, copies_ ? tokens.unknown : -1);
+  };
   if (prompts_) {
     const auto prompts = read(sources);
     for (size_t e = 0; e < prompts.size(); ++e) {

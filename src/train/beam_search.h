@@ -27,7 +27,7 @@ struct BeamOptions {
 // What the tokenizer has to say about targets.
 struct TargetTokens {
   int32_t start = 0, end = 0;
-  int32_t unknown = -1;  // what a copied word is to the model
+  int32_t unknown = -1;  // what a copied word is to the model that copies, and is never written
   int64_t count = 0;     // tokens that can be drawn; the model may have more
 };
 

@@ -125,8 +125,10 @@ Generated generate(Session& session, const GeneratePlans& plans, int64_t allowed
                      .expected = "finite numbers",
                      .got = fmt::format("{}", logit),
                      .remedy = "weights of a model that did not diverge"});
-    if (copies)
+    if (copies) {
       for (float& p : logits) p = std::log(p);
+      logits[static_cast<size_t>(plans.unknown_id)] = -INFINITY;
+    }
     g.tokens.push_back(sample_token(logits, options, random.uniform()));
     if (on_token && !on_token(g.tokens.back())) break;
   }

@@ -27,7 +27,7 @@ struct Generated {
 
 // Where in a session DecodePlans stand, and the tokens their cache holds. For a model that takes
 // pairs: the longest source, and what a target begins with; for one that copies words: what a
-// copied one is to it.
+// copied one is to it, which is never written.
 struct GeneratePlans {
   size_t prefill, decode;
   int64_t capacity;

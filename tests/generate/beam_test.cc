@@ -305,6 +305,30 @@ class CopyingBeam : public testing::Test {
   std::vector<BeamSource> sources;
 };
 
+// What a model may copy it does not call unknown; all else may come.
+TEST_F(CopyingBeam, NeitherSearchNorDrawWritesTheUnknownWord) {
+  const DecodePlans plans = make_decode_plans(*tiny.model, kLength, {}, *backend);
+  Session session(*backend, {&plans.prefill, &plans.decode});
+  initialize(session, *tiny.model, 1);
+  const GeneratePlans places{0, 1, kLength, kSource, kTarget.start, kTarget.unknown};
+  const auto searched = found({.beam = V});
+  std::set<int32_t> written;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    for (uint64_t seed = 0; seed < 100; ++seed)
+      for (const int32_t token :
+           generate(session, places, V, sources[i].ids,
+                    {.max_tokens = kLength, .temperature = 3, .seed = seed}, {}, sources[i].open)
+               .tokens)
+        written.insert(token);
+    for (const int32_t token : searched[i].tokens) written.insert(token);
+  }
+  std::set<int32_t> all;
+  for (int32_t word = 0; word < V; ++word)
+    if (word != kTarget.unknown) all.insert(word);
+  for (const BeamSource& source : sources) all.insert(source.open.begin(), source.open.end());
+  EXPECT_EQ(written, all);
+}
+
 TEST_F(CopyingBeam, DrawingTheLikeliestIsABeamOfOne) {
   const DecodePlans plans = make_decode_plans(*tiny.model, kLength, {}, *backend);
   Session session(*backend, {&plans.prefill, &plans.decode});
