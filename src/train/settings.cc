@@ -274,6 +274,20 @@ void Settings::declare(Schema& s) {
       .range(1, 64)
       .help(
           "Hypotheses that each of these texts is the best of; 1: the likeliest token each time.");
+  s.integer("training.eval_min_tokens", &eval_min_tokens)
+      .range(0, 1e6)
+      .help("Tokens before one of these texts may end; also what `eval` does unless told.");
+  s.integer("training.eval_no_repeat_ngram", &eval_no_repeat_ngram)
+      .range(0, 1000)
+      .help(
+          "So many tokens in a row do not come twice in one of these texts; 0: they may. Also what "
+          "`eval` does unless told.");
+  s.number("training.eval_length_penalty", &eval_length_penalty)
+      .min(0)
+      .max(10)
+      .help(
+          "The log-probability of a hypothesis is divided by its length to this power. Also what "
+          "`eval` does unless told.");
   s.integer("training.log_interval", &log_interval)
       .range(1, 1e9)
       .help("Updates between metric lines.");

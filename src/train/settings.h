@@ -86,7 +86,8 @@ struct Settings {
   double ema_decay = 0;
   std::vector<Duration> eval_every;
   int64_t max_eval_batches = 0, eval_context = 0, log_interval = 10;
-  int64_t eval_texts = 0, eval_beam = 1;
+  int64_t eval_texts = 0, eval_beam = 1, eval_min_tokens = 0, eval_no_repeat_ngram = 0;
+  double eval_length_penalty = 1;
   int64_t early_stop_patience = 0;
   double early_stop_delta = 0;
   CheckpointSettings checkpoint;

@@ -81,7 +81,10 @@ std::vector<std::string> text_metric_names() {
 }
 
 BeamOptions validation_search(const Settings& settings) {
-  return {.beam = settings.eval_beam};
+  return {.beam = settings.eval_beam,
+          .length_penalty = settings.eval_length_penalty,
+          .no_repeat_ngram = settings.eval_no_repeat_ngram,
+          .min_length = settings.eval_min_tokens};
 }
 
 std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& training_data,

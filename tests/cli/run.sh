@@ -678,6 +678,8 @@ for command in "generate $pairs --prompt one" "eval $pairs"; do
     refused "${command%% *}: --length-penalty=$value" 2 'command line: --length-penalty' 'expected: a number from 0 to 10' "got:      $value" 'remedy:' -- $command --length-penalty=$value
   done
 done
+refused "training: more tokens before the end than there may be" 2 'training.eval_min_tokens' 'expected: 0 to 12' 'got:      13' 'remedy:   training.eval_min_tokens=12' -- train pairs.yaml training.eval_texts=2 training.eval_min_tokens=13
+refused "eval: the search of its own config" 2 'training.eval_min_tokens' 'expected: 0 to 12' 'got:      13' 'remedy:   --min-tokens 12' -- eval "$pairs" training.eval_min_tokens=13
 run eval "$pairs" --json
 report "eval of pairs" "$([ "$code" -eq 0 ] && is_json "$work/out" && grep -q '"eval/bleu": ' "$work/out" && grep -q '"eval/rougeL": ' "$work/out" || echo "  exit code $code, or no BLEU")"
 # Overrides are checked against the run's own config, whatever model the quickstart has.

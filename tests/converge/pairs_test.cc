@@ -145,6 +145,9 @@ TEST_P(WritesTexts, TextsOfValidationChangeNoBit) {
   with.max_length = with.max_source_length = 16;
   with.eval_every = {{15}};
   with.eval_beam = 3;
+  with.eval_min_tokens = 4;
+  with.eval_no_repeat_ngram = 1;
+  with.eval_length_penalty = 0.5;
   with.eval_texts = 20;  // more than are written at once
   with.ema_decay = 0.9;
   with.tensorboard = false;
@@ -176,8 +179,11 @@ TEST_P(WritesTexts, TextsOfValidationChangeNoBit) {
   ASSERT_EQ(newest->manifest.step, with.max_steps);
   const Metrics again =
       evaluate_texts(*model_, with, data_, *backend_, newest->folder,
-                     {.beam = {.beam = 3}, .at_once = 7, .most = with.eval_texts});
+                     {.beam = {3, 0.5, 1, 4}, .at_once = 7, .most = with.eval_texts});
   for (const auto& [name, value] : again) EXPECT_EQ(value, listener_.told.back().at(name)) << name;
+  const Metrics bare = evaluate_texts(*model_, with, data_, *backend_, newest->folder,
+                                      {.beam = {.beam = 3}, .at_once = 7, .most = with.eval_texts});
+  EXPECT_NE(bare, again) << "a test in which the search makes no difference";
 }
 
 // Names that no training pair has: only who copies can write them.
