@@ -129,6 +129,11 @@ std::optional<ExternalConfig> ExternalConfig::object(const std::string& field) c
 
 bool ExternalConfig::has(const std::string& field) const { return content_->find(field); }
 
+bool ExternalConfig::is_text(const std::string& field) const {
+  const Json* value = content_->find(field);
+  return value && value->is_string();
+}
+
 const std::string& ExternalConfig::name() const { return content_->name; }
 
 std::string ExternalConfig::json() const {

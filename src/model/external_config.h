@@ -24,8 +24,9 @@ class ExternalConfig {
   // An object inside, as a config whose fields are named "outer.inner" in messages.
   std::optional<ExternalConfig> object(const std::string& field) const;
   bool has(const std::string& field) const;  // there, and not null
-  std::string json() const;                  // the whole object as text again
-  const std::string& name() const;           // of the file
+  bool is_text(const std::string& field) const;
+  std::string json() const;         // the whole object as text again
+  const std::string& name() const;  // of the file
 
   // The same, but the field must be there.
   int64_t required_integer(const std::string& field, int64_t low, int64_t high) const;

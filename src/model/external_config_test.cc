@@ -115,6 +115,34 @@ TEST(ExternalConfig, ScaledRotaryPositions) {
   EXPECT_EQ(Json::parse(text)["rope_scaling"], scaling);
 }
 
+// Biases in one half of a layer, and heads whose widths are not what hidden_size makes.
+TEST(ExternalConfig, LlamaWithBiasesAndWidthsOfItsOwn) {
+  const int64_t none = weights(*read(llama())), attention = 3 * (64 + 2 * 32 + 64),
+                mlp = 3 * (2 * 120 + 64);
+  for (const bool of_attention : {false, true})
+    for (const bool of_mlp : {false, true}) {
+      const Json config =
+          changed(changed(llama(), "attention_bias", of_attention), "mlp_bias", of_mlp);
+      const auto model = read(config);
+      EXPECT_EQ(weights(*model) - none, (of_attention ? attention : 0) + (of_mlp ? mlp : 0));
+      const Json written = Json::parse(model->external_config());
+      EXPECT_EQ(written["attention_bias"], of_attention);
+      EXPECT_EQ(written["mlp_bias"], of_mlp);
+    }
+  for (const int64_t width : {8, 32}) {
+    const auto model = read(changed(llama(), "head_dim", width));
+    EXPECT_EQ(weights(*model) - none, 3 * 64 * (2 * 4 + 2 * 2) * (width - 16));
+    EXPECT_EQ(Json::parse(model->external_config())["head_dim"], width);
+  }
+  // Where hidden_size does not divide.
+  Json odd = changed(changed(llama(), "hidden_size", 66), "head_dim", 16);
+  EXPECT_EQ(Json::parse(read(odd)->external_config())["head_dim"], 16);
+  EXPECT_EQ(read(changed(llama(), "hidden_act", "swish"))->external_config(),
+            read(llama())->external_config());
+  EXPECT_EQ(read(changed(gpt2(), "activation_function", "swish"))->external_config(),
+            read(changed(gpt2(), "activation_function", "silu"))->external_config());
+}
+
 // Every shape of the family comes back from what it writes.
 TEST(ExternalConfig, IsTheInverseOfWriting) {
   for (const char* keys :
@@ -128,7 +156,13 @@ TEST(ExternalConfig, IsTheInverseOfWriting) {
         "swiglu, bias: false, rope_scaling: linear, rope_factor: 2.5",
         "d_model: 24, num_layers: 1, num_heads: 2, positions: rotary, norm: rms_norm, activation: "
         "swiglu, bias: false, rope_scaling: llama3, rope_factor: 8, rope_original_length: 64",
+        "d_model: 24, num_layers: 1, num_heads: 2, positions: rotary, norm: rms_norm, activation: "
+        "swiglu, bias_in: attention, head_dim: 16",
+        "d_model: 24, num_layers: 1, num_heads: 5, positions: rotary, norm: rms_norm, activation: "
+        "swiglu, bias_in: mlp, head_dim: 6",
         // Shapes that have no name elsewhere.
+        "d_model: 24, num_layers: 2, num_heads: 2, head_dim: 8",
+        "d_model: 24, num_layers: 2, num_heads: 2, bias_in: mlp",
         "d_model: 24, num_layers: 2, num_heads: 2, positions: rotary, rope_scaling: llama3",
         "d_model: 24, num_layers: 2, num_heads: 4, num_kv_heads: 2, bias: false",
         "d_model: 24, num_layers: 2, num_heads: 2, norm: rms_norm, activation: swiglu, norm_eps: "
@@ -181,9 +215,13 @@ TEST(ExternalConfig, WhatCannotBeExpressedIsRefusedByField) {
       {changed(gpt2(), "quantization_config", Json::object()), "quantization_config"},
       {changed(llama(), "hidden_act", "gelu"), "hidden_act"},
       {changed(llama(), "num_key_value_heads", 3), "num_key_value_heads"},
-      {changed(llama(), "num_attention_heads", 64), "num_attention_heads"},  // width 1 is odd
-      {changed(llama(), "head_dim", 32), "head_dim"},
-      {changed(llama(), "mlp_bias", true), "mlp_bias"},
+      {changed(changed(llama(), "head_dim", nullptr), "num_attention_heads", 64),
+       "num_attention_heads"},  // width 1 is odd
+      {changed(changed(llama(), "head_dim", nullptr), "num_attention_heads", 6),
+       "num_attention_heads"},
+      {changed(llama(), "head_dim", 15), "head_dim"},
+      {changed(llama(), "head_dim", 0), "head_dim"},
+      {changed(llama(), "mlp_bias", 1), "mlp_bias"},
       {changed(llama(), "sliding_window", 128), "sliding_window"},
       {changed(llama(), "rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}), "rope_scaling.type"},
       {changed(llama(), "rope_scaling", {{"type", "linear"}}), "rope_scaling.factor"},

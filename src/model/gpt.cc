@@ -34,7 +34,7 @@ class Gpt : public Model {
   std::vector<Parameter> parameters() const override {
     using Init = Parameter::Init;
     const bool gpt2 = s_.positions == "learned";
-    const int64_t K = s_.D / s_.H, Q = s_.H * K, KV = s_.G * K;
+    const int64_t Q = s_.H * s_.K(), KV = s_.G * s_.K();
     const double out_std = s_.init_std / std::sqrt(2.0 * static_cast<double>(L_));
     std::vector<Parameter> table;
     auto weight = [&](std::string name, int64_t in, int64_t out, double std,
@@ -47,7 +47,7 @@ class Gpt : public Model {
                        suffixed(external, ".weight"),
                        widths,
                        !gpt2});
-      if (s_.bias)
+      if (s_.biased(name))
         table.push_back({name + ".bias",
                          {out},
                          Init::zeros,
@@ -173,13 +173,14 @@ class Gpt : public Model {
            {"num_hidden_layers", L_},
            {"num_attention_heads", s_.H},
            {"num_key_value_heads", s_.G},
+           {"head_dim", s_.K()},
            {"max_position_embeddings", T_},
            {"hidden_act", "silu"},
            {"rms_norm_eps", s_.eps},
            {"rope_theta", s_.theta},
            {"tie_word_embeddings", tied_},
-           {"attention_bias", s_.bias},
-           {"mlp_bias", s_.bias}};
+           {"attention_bias", s_.biased("attention.qkv")},
+           {"mlp_bias", s_.biased("mlp.up")}};
       if (s_.rope_scaling != "none") {
         j["rope_scaling"] = {{"rope_type", s_.rope_scaling}, {"factor", s_.rope_factor}};
         if (s_.rope_scaling == "llama3")
@@ -209,6 +210,11 @@ class Gpt : public Model {
     return true;
   }
 
+  // Causal masks and rotary frequencies, as old files of transformers have them.
+  std::vector<std::string> external_constants() const override {
+    return {"attn.bias", "attn.masked_bias", "rotary_emb.inv_freq"};
+  }
+
   // Names and keys of llama.cpp's architectures gpt2 and llama.
   std::optional<GgufForm> gguf_form() const override {
     // Its GPT-2 has one activation.
@@ -233,6 +239,8 @@ class Gpt : public Model {
     } else {
       number(".attention.head_count_kv", s_.G);
       number(".vocab_size", V_);
+      number(".attention.key_length", s_.K());
+      number(".attention.value_length", s_.K());
       number(".rope.dimension_count", s_.K());
       real(".rope.freq_base", s_.theta);
       real(".attention.layer_norm_rms_epsilon", s_.eps);
@@ -292,8 +300,8 @@ class Gpt : public Model {
 
   // The shapes that transformers has a class for.
   bool is_gpt2() const {
-    return s_.positions == "learned" && s_.norm == "layer_norm" && s_.bias &&
-           s_.activation != "swiglu" && s_.G == s_.H;
+    return s_.positions == "learned" && s_.norm == "layer_norm" && s_.bias && s_.bias_in == "all" &&
+           s_.activation != "swiglu" && s_.G == s_.H && s_.H * s_.K() == s_.D;
   }
   bool is_llama() const {
     return s_.positions == "rotary" && s_.norm == "rms_norm" && s_.activation == "swiglu";
@@ -321,6 +329,8 @@ class Gpt : public Model {
       s_.activation = "gelu_tanh";
     else if (name == "gelu" || name == "relu" || name == "silu")
       s_.activation = name;
+    else if (name == "swish")  // the same by its first name
+      s_.activation = "silu";
     else
       config.refuse("activation_function", "gelu_new, gelu, relu or silu", kAnother);
     if (s_.D % s_.H != 0)
@@ -346,21 +356,25 @@ class Gpt : public Model {
     T_ = config.integer("max_position_embeddings", 1, 1 << 20).value_or(2048);
     s_.eps = config.number("rms_norm_eps", 0, 1).value_or(1e-6);
     tied_ = config.boolean("tie_word_embeddings").value_or(false);
-    s_.bias = config.boolean("attention_bias").value_or(false);
-    if (config.boolean("mlp_bias").value_or(false) != s_.bias)
-      config.refuse("mlp_bias", fmt::format("{}, as attention_bias", s_.bias), kAnother);
-    if (const std::string name = config.text("hidden_act").value_or("silu"); name != "silu")
+    const bool attention = config.boolean("attention_bias").value_or(false),
+               mlp = config.boolean("mlp_bias").value_or(false);
+    s_.bias = attention || mlp;
+    s_.bias_in = attention == mlp ? "all" : attention ? "attention" : "mlp";
+    if (const std::string name = config.text("hidden_act").value_or("silu");
+        name != "silu" && name != "swish")
       config.refuse("hidden_act", "silu", kAnother);
-    if (s_.D % s_.H != 0 || s_.D / s_.H % 2 != 0)
-      config.refuse("num_attention_heads",
-                    fmt::format("a divisor of hidden_size = {} with an even quotient", s_.D),
+    const bool divides = s_.D % s_.H == 0;
+    if (const auto width = config.integer("head_dim", 1, 65536); !divides || width != s_.D / s_.H)
+      s_.head_dim = width.value_or(0);
+    if (s_.head_dim == 0 && !divides)
+      config.refuse("num_attention_heads", fmt::format("a divisor of hidden_size = {}", s_.D),
                     "check the sizes");
+    if (s_.K() % 2 != 0)
+      config.refuse(s_.head_dim > 0 ? "head_dim" : "num_attention_heads",
+                    fmt::format("an even width of heads, not {}", s_.K()), "check the sizes");
     if (s_.H % s_.G != 0)
       config.refuse("num_key_value_heads", fmt::format("a divisor of {} heads", s_.H),
                     "check the sizes");
-    if (config.integer("head_dim", 1, 65536).value_or(s_.D / s_.H) != s_.D / s_.H)
-      config.refuse("head_dim", fmt::format("hidden_size / num_attention_heads = {}", s_.D / s_.H),
-                    kAnother);
     if (config.has("sliding_window")) config.refuse("sliding_window", "null", kAnother);
     if (config.has("quantization_config"))
       config.refuse("quantization_config", "plain weights", kAnother);

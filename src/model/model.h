@@ -128,6 +128,9 @@ class Model {
   // What was read are the defaults that declare() then binds.
   virtual std::string external_config() const = 0;
   virtual bool read_external_config(const ExternalConfig& config) = 0;
+  // Patterns (matches_name) of tensors that files elsewhere have beside the parameters and that
+  // follow from the config.
+  virtual std::vector<std::string> external_constants() const { return {}; }
   // Nothing: llama.cpp has no such model.
   virtual std::optional<GgufForm> gguf_form() const { return std::nullopt; }
 };

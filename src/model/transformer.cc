@@ -49,6 +49,9 @@ void TransformerShape::declare(Schema& s) {
       .range(1, 4096)
       .allow_auto()
       .help("Key/value heads (grouped-query attention); auto: num_heads.");
+  s.integer("model.head_dim", &head_dim)
+      .range(0, 65536)
+      .help("Width of a head; 0: d_model / num_heads.");
   s.integer("model.d_ff", &F)
       .range(1, 1 << 20)
       .allow_auto()
@@ -62,6 +65,8 @@ void TransformerShape::declare(Schema& s) {
   s.choice("model.activation", &activation, {"gelu_tanh", "gelu", "relu", "silu", "swiglu"})
       .help("Activation of the MLP; gelu_tanh is GPT-2's.");
   s.boolean("model.bias", &bias).help("Biases in linear layers and LayerNorm.");
+  s.choice("model.bias_in", &bias_in, {"all", "attention", "mlp"})
+      .help("With bias: the linear layers that have one.");
   s.number("model.dropout", &dropout)
       .min(0)
       .below(1)
@@ -96,7 +101,7 @@ void TransformerShape::resolve(Schema& s) {
   set_auto(s, "model.num_kv_heads", G, H, "auto: num_heads");
   set_auto(s, "model.d_ff", F, activation == "swiglu" ? (8 * D / 3 + 63) / 64 * 64 : 4 * D,
            "auto: from d_model");
-  if (D % H != 0)
+  if (head_dim == 0 && D % H != 0)
     refuse_sizes(s, "model.num_heads",
                  fmt::format("model.d_model {} is not divisible by model.num_heads {}", D, H),
                  "d_model = num_heads x head width",
@@ -120,6 +125,13 @@ void TransformerShape::resolve(Schema& s) {
         "model.rope_low_frequency=1 and model.rope_high_frequency=4");
 }
 
+bool TransformerShape::biased(const std::string& layer) const {
+  if (!bias || bias_in == "all") return bias;
+  const bool attention =
+      layer.find("attention.") != layer.npos || layer.find("cross.") != layer.npos;
+  return bias_in == "attention" ? attention : layer.find("mlp.") != layer.npos;
+}
+
 Attrs TransformerShape::rope_attrs() const {
   Attrs attrs = heads();
   attrs.set({"theta", theta});
@@ -136,12 +148,14 @@ nlohmann::ordered_json TransformerShape::keys() const {
   return {{"d_model", D},
           {"num_heads", H},
           {"num_kv_heads", G},
+          {"head_dim", head_dim},
           {"d_ff", F},
           {"positions", positions},
           {"norm", norm},
           {"norm_eps", eps},
           {"activation", activation},
           {"bias", bias},
+          {"bias_in", bias_in},
           {"dropout", dropout},
           {"rope_theta", theta},
           {"init_std", init_std},
@@ -259,7 +273,7 @@ void TransformerTable::matrix(const std::string& name, int64_t rows, int64_t col
 
 void TransformerTable::linear(const std::string& name, int64_t in, int64_t out, double std) {
   matrix(name, in, out, std);
-  if (s_.bias)
+  if (s_.biased(name))
     table_.push_back({name + ".bias", {out}, Parameter::Init::zeros, 0, false, {}, {}, false});
 }
 

@@ -40,6 +40,7 @@ struct NewTokens {
 
 struct TransformerShape {
   int64_t D = 128, H = -1, G = -1, F = -1;  // -1: auto
+  int64_t head_dim = 0;                     // 0: D / H
   std::string positions = "learned", norm = "layer_norm", activation = "gelu_tanh";
   double eps = 1e-5, dropout = 0, theta = 10000, init_std = 0.02;
   // Scaled rotary positions (ops/rope.h).
@@ -47,8 +48,11 @@ struct TransformerShape {
   double rope_factor = 1, rope_low_frequency = 1, rope_high_frequency = 4;
   int64_t rope_original_length = 8192;
   bool bias = true;
+  std::string bias_in = "all";
 
-  int64_t K() const { return D / H; }
+  int64_t K() const { return head_dim > 0 ? head_dim : D / H; }
+  // Whether the linear layer of this name has one.
+  bool biased(const std::string& layer) const;
   void declare(Schema& schema);
   // Fills what was `auto`; refuses sizes that contradict each other.
   void resolve(Schema& schema);

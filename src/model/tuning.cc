@@ -111,6 +111,9 @@ class TunedModel : public Model {
   bool read_external_config(const ExternalConfig& config) override {
     return model_->read_external_config(config);
   }
+  std::vector<std::string> external_constants() const override {
+    return model_->external_constants();
+  }
 
   std::string external_config() const override {
     if (adapters_.layers.empty()) return model_->external_config();
@@ -198,13 +201,18 @@ void TuningSettings::declare(Schema& s) {
       .range(0, 65536)
       .help(
           "LoRA: linear layers get an addition of this rank, and nothing else trains; 0: none. "
-          "Checkpoints hold the additions alone, as PEFT does; export merges them.");
+          "Checkpoints hold the additions alone, as PEFT does; export merges them. Queries, keys "
+          "and values are one layer, attention.qkv, and one addition: they share its first matrix, "
+          "lora_A, where PEFT has one of this rank for each.");
   s.number("model.lora.alpha", &lora.alpha)
       .above(0)
       .max(1e6)
       .help("The addition is multiplied with alpha / rank.");
   s.text_list("model.lora.targets", &lora.targets)
-      .help("Which linear layers get one: patterns as those of model.freeze.");
+      .help(
+          "Which linear layers get one: patterns as those of model.freeze, over the names that "
+          "layers have here: attention.qkv, attention.output, mlp.up. PEFT's q_proj, k_proj and "
+          "v_proj (GPT-2: c_attn) are attention.qkv, as a whole.");
   s.number("model.lora.dropout", &lora.dropout)
       .min(0)
       .below(1)

@@ -50,9 +50,13 @@ MODELS = [
     ("gpt2 tied", lambda: gpt2(), torch.float32, None),
     ("gpt2 wide mlp, gelu, untied", lambda: gpt2(n_inner=100, activation_function="gelu", tie_word_embeddings=False), torch.float32, None),
     ("gpt2 relu, shards, bf16", lambda: gpt2(n_head=3, activation_function="relu"), torch.bfloat16, "60KB"),
+    ("gpt2 swish", lambda: gpt2(activation_function="swish"), torch.float32, None),
     ("llama untied", lambda: llama(), torch.float32, None),
     ("llama grouped queries, tied", lambda: llama(num_key_value_heads=2, tie_word_embeddings=True), torch.float32, None),
     ("llama one kv head, bias, shards", lambda: llama(num_key_value_heads=1, attention_bias=True, mlp_bias=True), torch.float32, "80KB"),
+    ("llama bias in attention, wide heads", lambda: llama(attention_bias=True, head_dim=24), torch.float32, None),
+    ("llama bias in mlp, narrow heads", lambda: llama(
+        mlp_bias=True, hidden_size=72, num_key_value_heads=2, head_dim=16), torch.float32, "80KB"),
     ("llama rope linear", lambda: llama(num_key_value_heads=2, **scaled(rope_type="linear", factor=2.5)), torch.float32, None),
     ("llama rope llama3, fp16", lambda: llama(num_key_value_heads=2, **scaled(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)), torch.float16, None),

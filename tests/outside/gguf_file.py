@@ -29,6 +29,7 @@ MODELS = [
     ("llama grouped queries, tied, f16", lambda: finetune.llama(num_key_value_heads=2, tie_word_embeddings=True), "f16"),
     ("llama bias, rope linear", lambda: finetune.llama(num_key_value_heads=1, attention_bias=True, mlp_bias=True, **finetune.scaled(
         rope_type="linear", factor=2.5)), "f32"),
+    ("llama wide heads, bias in attention", lambda: finetune.llama(num_key_value_heads=2, head_dim=24, attention_bias=True), "f32"),
     ("llama rope llama3", lambda: finetune.llama(num_key_value_heads=2, **finetune.scaled(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)), "f32"),
 ]
@@ -57,7 +58,7 @@ def expected_tensors(model, arch):
         tensors[names.get_name(name, try_suffixes=(".weight", ".bias"))] = value
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "llama3":  # convert_hf_to_gguf.py, generate_extra_tensors
-        dim = config.hidden_size // config.num_attention_heads
+        dim = config.head_dim
         freqs = 1.0 / (rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
         old, factors = rope["original_max_position_embeddings"], []
         for freq in freqs:
@@ -84,7 +85,8 @@ def expected_keys(model, arch):
         rope = c.rope_parameters
         keys |= {"llama.feed_forward_length": c.intermediate_size, "llama.attention.head_count_kv": c.num_key_value_heads,
                  "llama.attention.layer_norm_rms_epsilon": c.rms_norm_eps, "llama.rope.freq_base": rope["rope_theta"],
-                 "llama.rope.dimension_count": c.hidden_size // c.num_attention_heads, "llama.vocab_size": c.vocab_size}
+                 "llama.rope.dimension_count": c.head_dim, "llama.attention.key_length": c.head_dim,
+                 "llama.attention.value_length": c.head_dim, "llama.vocab_size": c.vocab_size}
         if rope["rope_type"] == "linear":
             keys |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": rope["factor"]}
     return keys
