@@ -470,7 +470,7 @@ void resolve_model(LoadedRun& run, const Dataset& set) {
   const int64_t width =
       set.has_trajectories() ? set.first_trajectories()->channels() : set.vocab_size;
   run.model->resolve(run.schema, width, {s.max_length, s.max_source_length});
-  if (!s.tuning.init_from.empty()) check_folder(s.tuning.init_from, *run.model);
+  if (!s.tuning.init_from.empty()) run.weights_note = check_folder(s.tuning.init_from, *run.model);
   run.model = tuned_model(std::move(run.model), s.tuning, run.schema);
   if (s.eval_texts > 0 && set.fields != 2)
     throw Error({.code = ErrorCode::config,

@@ -31,6 +31,7 @@ struct LoadedRun {
   Schema schema;  // refers to settings and model
   TrainingData data;
   bool batch_is_open = false;  // training.batch_size is auto, and a stand-in for now
+  std::string weights_note;    // of model.init_from (check_folder)
 };
 
 // Where runs are and what this one is called, before it is found: all that overrides of a run that

@@ -1,7 +1,10 @@
 #include "cli/model_folder.h"
 
+#include <fmt/ranges.h>
+
 #include "cli/load.h"
 #include "core/error.h"
+#include "io/quote.h"
 #include "model/tuning.h"
 #include "train/checkpoint.h"
 #include "train/model_weights.h"
@@ -10,12 +13,17 @@
 #include "train/weights.h"
 
 namespace millrace {
+namespace {
 
-fs::path find_model_folder(const fs::path& runs, const std::string& what) {
+// The folder of a model itself, as it is named.
+std::optional<fs::path> find_named(const fs::path& runs, const std::string& what) {
   for (const fs::path& given : {fs::path(what), runs / what})
     for (const ModelFileNames& names : {kWholeModel, kAdapterModel})
       if (fs::is_regular_file(given / names.config)) return given;
-  const fs::path run = RunFolder::find(runs, what);
+  return std::nullopt;
+}
+
+fs::path best_checkpoint(const fs::path& run) {
   const CheckpointStore store(run / "checkpoints");
   const auto settings = load_settings({(run / "config.resolved.yaml").string(), {}});
   const CheckpointSettings& c = settings->settings.checkpoint;
@@ -31,6 +39,27 @@ fs::path find_model_folder(const fs::path& runs, const std::string& what) {
                .remedy = "go on with `millrace train --resume " + run.string() + "`"});
 }
 
+// What `f` finds wrong with a folder that a person named is an error of that name.
+template <typename F>
+auto of_folder(const fs::path& folder, const F& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    ErrorFields fields = e.fields();
+    fields.code = ErrorCode::config;
+    if (fields.where.find(folder.string()) == std::string::npos)
+      fields.where = folder.string() + ": " + fields.where;
+    throw Error(fields);
+  }
+}
+
+}  // namespace
+
+fs::path find_model_folder(const fs::path& runs, const std::string& what) {
+  if (const auto named = find_named(runs, what)) return *named;
+  return best_checkpoint(RunFolder::find(runs, what));
+}
+
 fs::path find_initial_folder(const fs::path& runs, const std::string& what,
                              const std::string& where) {
   const fs::path given = what;
@@ -42,27 +71,46 @@ fs::path find_initial_folder(const fs::path& runs, const std::string& what,
                  .expected = "config.json beside safetensors weights",
                  .got = (given / kWholeModel.config).string() + " is not there",
                  .remedy = "name a Hugging Face folder, a run or a checkpoint"});
-  try {
-    return find_model_folder(runs, what);
-  } catch (const Error& e) {
+  if (const auto named = find_named(runs, what)) return *named;
+  fs::path run;
+  auto refuse = [&](const Error& e) {
     ErrorFields fields = e.fields();
     fields.code = ErrorCode::config;
     fields.where = where;
     fields.expected = "a Hugging Face folder; or " + fields.expected;
+    return fields;
+  };
+  try {
+    run = RunFolder::find(runs, what);
+  } catch (const Error& e) {
+    ErrorFields fields = refuse(e);
+    fields.what = "no model at " + quote(what);
+    fields.remedy =
+        "nothing is downloaded: fetch the folder of Hugging Face first (config.json, "
+        "tokenizer.json, *.safetensors) and name it; `millrace runs` lists the runs";
     throw Error(fields);
+  }
+  try {
+    return best_checkpoint(run);
+  } catch (const Error& e) {
+    throw Error(refuse(e));
   }
 }
 
-void check_folder(const fs::path& folder, const Model& model) {
-  try {
-    check_weights(folder, model);
-  } catch (const Error& e) {
-    ErrorFields fields = e.fields();
-    fields.code = ErrorCode::config;
-    if (fields.where.find(folder.string()) == std::string::npos)
-      fields.where = folder.string() + ": " + fields.where;
-    throw Error(fields);
-  }
+std::string check_folder(const fs::path& folder, const Model& model) {
+  constexpr size_t kNamed = 3;
+  auto unused = of_folder(folder, [&] { return check_weights(folder, model); });
+  if (unused.empty()) return "";
+  const size_t count = unused.size();
+  if (count > kNamed) unused.resize(kNamed);
+  return fmt::format("{} {} of {} left out, the model has no place for {}: {}{}", count,
+                     count == 1 ? "tensor" : "tensors", folder.string(), count == 1 ? "it" : "them",
+                     printable(fmt::format("{}", fmt::join(unused, ", ")), 300),
+                     count > kNamed ? ", ..." : "");
+}
+
+void check_folder_values(const fs::path& folder, const Model& model) {
+  of_folder(folder, [&] { check_values(folder, model); });
 }
 
 std::unique_ptr<Model> load_model_config(const fs::path& folder, std::string* family) {
@@ -112,16 +160,25 @@ Normalisation load_normalisation(const fs::path& folder, const Model& model) {
   }
 }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
+std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder, const Model* model) {
   const fs::path file = tokenizer_file(folder).value_or(folder / kTokenizerFiles[0]);
+  std::unique_ptr<Tokenizer> tokenizer;
   try {
-    return read_tokenizer(file);
+    tokenizer = read_tokenizer(file);
   } catch (const Error& e) {
     ErrorFields fields = e.fields();
     fields.code = ErrorCode::config;
-    fields.remedy = "give the prompt as --prompt-ids 1,2,3 and take ids back with --ids";
     throw Error(fields);
   }
+  if (model && tokenizer->vocab_size() > model->vocab_size())
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = "the tokenizer does not match the weights",
+         .where = file.string(),
+         .expected = fmt::format("at most {} tokens, as the model has", model->vocab_size()),
+         .got = fmt::format("{}", tokenizer->vocab_size()),
+         .remedy = "the tokenizer that the weights were trained with"});
+  return tokenizer;
 }
 
 }  // namespace millrace

@@ -22,8 +22,11 @@ fs::path find_initial_folder(const fs::path& runs, const std::string& what,
 // The model of a folder, and which family it is of. Of a folder of low-rank additions: the model
 // that they are added to.
 std::unique_ptr<Model> load_model_config(const fs::path& folder, std::string* family = nullptr);
-// Error (config) when its weights are damaged, or not those of the model.
-void check_folder(const fs::path& folder, const Model& model);
+// Error (config) when its weights are damaged, or not those of the model. Returns what is to be
+// said of tensors that the model has no place for; empty: there are none. The second looks at the
+// values.
+std::string check_folder(const fs::path& folder, const Model& model);
+void check_folder_values(const fs::path& folder, const Model& model);
 // Where a folder keeps its tokenizer; nothing: it has none.
 std::optional<fs::path> tokenizer_file(const fs::path& folder);
 // What stands around a prompt of a folder's model: before it what its tokenizer puts before a text
@@ -34,7 +37,8 @@ struct PromptFrame {
 PromptFrame prompt_frame(const fs::path& folder, const Tokenizer& tokenizer);
 // How the states that a folder's model reads are scaled; Error (config) when it does not say.
 Normalisation load_normalisation(const fs::path& folder, const Model& model);
-// Error when there is no tokenizer.json, or it is of a kind that Millrace does not read.
-std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder);
+// Error when there is no tokenizer.json, or it is of a kind that Millrace does not read. With a
+// model also when that has fewer tokens.
+std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder, const Model* model = nullptr);
 
 }  // namespace millrace

@@ -10,6 +10,7 @@
 #include "cli/data_progress.h"
 #include "cli/device.h"
 #include "cli/memory_report.h"
+#include "cli/model_folder.h"
 #include "cli/resume.h"
 #include "core/process.h"
 #include "core/text.h"
@@ -188,6 +189,10 @@ int train_command(TrainArguments arguments) {
     return 0;
   }
 
+  if (!s.tuning.init_from.empty() && !resume.from) {
+    if (!run->weights_note.empty()) say("note     " + run->weights_note);
+    check_folder_values(s.tuning.init_from, *run->model);
+  }
   std::unique_ptr<RunFolder> own;
   if (!resume.folder) own = RunFolder::create(s.runs_folder, s.run_name);
   RunFolder& folder = own ? *own : *resume.folder;

@@ -245,11 +245,12 @@ std::unique_ptr<Tokenizer> make_id_tokenizer(int64_t vocab_size) {
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                                                const std::string& source_name) {
   const auto refuse = [&](const std::string& expected, const std::string& got) -> Error {
-    return Error({.what = "not a tokenizer file",
+    return Error({.code = ErrorCode::config,
+                  .what = "not a tokenizer file",
                   .where = source_name,
                   .expected = expected,
                   .got = got,
-                  .remedy = "restore the file from the run that wrote it"});
+                  .remedy = "fetch the file again, or restore it from the run that wrote it"});
   };
   if (static_cast<int64_t>(json.size()) > kMaxTokenizerBytes) {
     throw refuse("at most " + human_bytes(kMaxTokenizerBytes),

@@ -111,7 +111,7 @@ const std::byte* Session::output_place(size_t plan, const std::string& name,
       plans_[plan]->buffer_of[static_cast<size_t>(v.node)][static_cast<size_t>(v.out)])];
 }
 
-std::string Session::first_nonfinite(size_t plan) {
+Session::Nonfinite Session::first_nonfinite(size_t plan) {
   const Plan& p = *plans_[plan];
   send_inputs();
   auto is_bad = [&](NodeId id, size_t out) {
@@ -123,7 +123,7 @@ std::string Session::first_nonfinite(size_t plan) {
   };
   for (NodeId id = 0; id < p.graph.size(); ++id)
     if (const Node& n = p.graph[id]; n.leaf != Leaf::none && is_bad(id, 0))
-      return fmt::format("{}, before the step ran", n.name);
+      return {fmt::format("{}, before the step ran", n.name), n.leaf};
   std::string found;
   executables_[plan]->run_nodes([&](NodeId id) {
     const Node& n = p.graph[id];
@@ -135,7 +135,7 @@ std::string Session::first_nonfinite(size_t plan) {
       }
     return found.empty();
   });
-  return found;
+  return {found};
 }
 
 std::vector<float> Session::output(size_t plan, const std::string& name) const {

@@ -40,7 +40,11 @@ class Session {
 
   // Runs the plan again, node by node, and says which node is the first whose result is not finite:
   // "layers.3.attention: attention, output 0". Empty: none.
-  std::string first_nonfinite(size_t plan);
+  struct Nonfinite {
+    std::string text;
+    Leaf leaf = Leaf::none;  // what was not finite before the plan ran
+  };
+  Nonfinite first_nonfinite(size_t plan);
 
   const TensorType& type(const std::string& leaf) const;
   bool has(const std::string& leaf) const { return layout_.type.contains(leaf); }

@@ -341,35 +341,43 @@ std::span<const std::byte> SafetensorsFile::bytes(const Entry& entry) const {
                                static_cast<size_t>(entry.end - entry.begin));
 }
 
+std::string SafetensorsFile::place(const Entry& entry) const {
+  return path_.string() + ": tensor " + quote(entry.name);
+}
+
+void SafetensorsFile::check_type(const Entry& entry) const {
+  for (const char* type : {"F32", "F16", "BF16", "F64"})
+    if (entry.dtype == type) return;
+  throw Error({.code = ErrorCode::failure,
+               .what = "the tensor does not hold floating-point numbers Millrace reads",
+               .where = place(entry),
+               .expected = "F32, F16, BF16 or F64",
+               .got = entry.dtype,
+               .remedy = "convert the tensor to one of these types"});
+}
+
 std::vector<float> SafetensorsFile::to_f32(const Entry& entry) const {
+  check_type(entry);
   const std::span<const std::byte> stored = bytes(entry);
   std::vector<float> values(static_cast<size_t>(entry.numel()));
-  const std::string where = path_.string() + ": tensor " + quote(entry.name);
   if (entry.dtype == "F32") {
     if (!stored.empty()) std::memcpy(values.data(), stored.data(), stored.size());
   } else if (entry.dtype == "F16") {
     convert_all<uint16_t>(stored, &values, f16_to_float);
   } else if (entry.dtype == "BF16") {
     convert_all<uint16_t>(stored, &values, bf16_to_float);
-  } else if (entry.dtype == "F64") {
+  } else {
     convert_all<double>(stored, &values, [&](double value) {
       if (std::isfinite(value) && std::fabs(value) > std::numeric_limits<float>::max()) {
         throw Error({.code = ErrorCode::failure,
                      .what = "a value does not fit 32-bit floats",
-                     .where = where,
+                     .where = place(entry),
                      .expected = fmt::format("at most {:g}", std::numeric_limits<float>::max()),
                      .got = fmt::format("{:g}", value),
                      .remedy = "scale the weights, or check where they come from"});
       }
       return static_cast<float>(value);
     });
-  } else {
-    throw Error({.code = ErrorCode::failure,
-                 .what = "the tensor does not hold floating-point numbers Millrace reads",
-                 .where = where,
-                 .expected = "F32, F16, BF16 or F64",
-                 .got = entry.dtype,
-                 .remedy = "convert the tensor to one of these types"});
   }
   if (map_ && !stored.empty()) map_->let_go(stored);
   return values;

@@ -41,12 +41,14 @@ class SafetensorsFile {
 
   // The tensor as stored, little-endian. Need not be aligned for its type.
   std::span<const std::byte> bytes(const Entry& entry) const;
-  // The values of an F32, F16, BF16 or F64 tensor. Error for other types, and for a double that
-  // float cannot hold.
+  // The values of an F32, F16, BF16 or F64 tensor. Error for other types, which check_type alone
+  // finds without reading any, and for a double that float cannot hold.
   std::vector<float> to_f32(const Entry& entry) const;
+  void check_type(const Entry& entry) const;
 
  private:
   void parse(std::span<const std::byte> all);
+  std::string place(const Entry& entry) const;  // for messages
 
   fs::path path_;
   std::unique_ptr<const MappedFile> map_;  // none when the bytes are the caller's

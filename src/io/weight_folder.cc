@@ -97,6 +97,21 @@ void WeightFolder::read_index(const fs::path& folder) {
       throw damaged(place(where, tensor), "a tensor of " + quote(name), "not in that file");
     file_of_[tensor] = at;
   }
+  // Which of two the index names may be either: they need not be the same.
+  std::map<std::string_view, const SafetensorsFile*> first;
+  for (const auto& file : files_)
+    for (const auto& entry : file->entries())
+      if (const auto [at, is_new] = first.emplace(entry.name, file.get()); !is_new)
+        throw damaged(where + ": tensor " + quote(entry.name), "each tensor in one file",
+                      fmt::format("in {} and {}", quote(at->second->path().filename().string()),
+                                  quote(file->path().filename().string())));
+}
+
+std::vector<std::string> WeightFolder::names() const {
+  std::vector<std::string> list;
+  for (const auto& file : files_)
+    for (const auto& entry : file->entries()) list.push_back(entry.name);
+  return list;
 }
 
 WeightFolder::Found WeightFolder::find(std::string_view name) const {

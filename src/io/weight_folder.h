@@ -19,7 +19,8 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text,
 
 class WeightFolder {
  public:
-  // Error when there are no weights, or the index or a file is damaged.
+  // Error when there are no weights, the index or a file is damaged, or two files have a tensor of
+  // one name.
   explicit WeightFolder(const fs::path& folder);
 
   struct Found {
@@ -28,6 +29,7 @@ class WeightFolder {
     explicit operator bool() const { return entry != nullptr; }
   };
   Found find(std::string_view name) const;
+  std::vector<std::string> names() const;         // of all tensors in its files
   const fs::path& path() const { return path_; }  // the one file, or the index
 
  private:

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "core/error.h"
 
 namespace millrace {
@@ -57,6 +59,23 @@ TEST_F(WeightFolderTest, SeveralFiles) {
     EXPECT_EQ(found.file->to_f32(*found.entry), std::vector<float>{value});
   }
   EXPECT_FALSE(weights.find("c"));
+}
+
+// Which of the two the index names may be either.
+TEST_F(WeightFolderTest, OneTensorInTwoFiles) {
+  const std::array<float, 2> values{1, 2};
+  const auto bytes = std::as_bytes(std::span(values));
+  const std::vector<TensorToWrite> both{{"a", "F32", {1}, bytes.first(4)},
+                                        {"b", "F32", {1}, bytes.last(4)}};
+  write_file(folder / "one.safetensors", safetensors_bytes(both, {}));
+  put("two.safetensors", "c", 3);
+  index(R"({"weight_map": {"a": "one.safetensors", "c": "two.safetensors"}})");
+  EXPECT_EQ(WeightFolder(folder).names(), (std::vector<std::string>{"a", "b", "c"}));
+  put("two.safetensors", "a", 3);
+  index(R"({"weight_map": {"a": "two.safetensors", "b": "one.safetensors"}})");
+  const std::string text = refusal();
+  for (const char* word : {"tensor `a`", "`one.safetensors`", "`two.safetensors`"})
+    EXPECT_NE(text.find(word), std::string::npos) << text;
 }
 
 TEST_F(WeightFolderTest, NothingThere) {

@@ -1,6 +1,13 @@
 #include "train/model_weights.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
 #include "cpu/parallel.h"
+#include "io/quote.h"
 #include "model/external_config.h"
 #include "model/tuning.h"
 #include "train/weights.h"
@@ -10,25 +17,51 @@ namespace {
 
 constexpr int kMaxDepth = 16;  // of additions to additions
 
+Error missing(const std::string& name, const fs::path& file, const std::string& expected) {
+  return Error({.code = ErrorCode::failure,
+                .what = "tensor " + name + " is missing",
+                .where = file.string(),
+                .expected = expected,
+                .got = "none of that name",
+                .remedy = "load weights of a model with this config"});
+}
+
+// Where element `at` stands: "[3,4]".
+std::string element(const std::vector<int64_t>& shape, int64_t at) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t i = shape.size(); i-- > 0; at /= shape[i]) index[i] = at % shape[i];
+  return fmt::format("[{}]", fmt::join(index, ","));
+}
+
+// With one that is not finite no update would ever be.
+NamedTensor read_finite(const SafetensorsFile& file, const SafetensorsFile::Entry& entry) {
+  NamedTensor tensor{entry.name, entry.shape, file.to_f32(entry)};
+  const auto bad = std::find_if_not(tensor.values.begin(), tensor.values.end(),
+                                    [](float value) { return std::isfinite(value); });
+  if (bad == tensor.values.end()) return tensor;
+  throw Error(
+      {.code = ErrorCode::config,
+       .what = "the weights are not finite",
+       .where = fmt::format("{}: tensor {}, element {}", file.path().string(), quote(entry.name),
+                            element(entry.shape, bad - tensor.values.begin())),
+       .expected = "finite numbers",
+       .got = fmt::format("{}", *bad),
+       .remedy = "fetch or write the weights again"});
+}
+
 NamedTensor fetch(const SafetensorsFile& file, const std::string& name) {
   const auto* entry = file.find(name);
-  if (!entry)
-    throw Error({.code = ErrorCode::failure,
-                 .what = "tensor " + name + " is missing",
-                 .where = file.path().string(),
-                 .remedy = "load weights of a model with this config"});
-  return {name, entry->shape, file.to_f32(*entry)};
+  if (!entry) throw missing(name, file.path(), quote(name));
+  return read_finite(file, *entry);
 }
 
 WeightFolder::Found find_external(const WeightFolder& weights, const std::string& name) {
   // A file of the bare model, without a head, leaves out the first word: "h.0.ln_1.weight".
+  const std::string bare = name.substr(name.find('.') + 1);
   WeightFolder::Found found = weights.find(name);
-  if (!found) found = weights.find(name.substr(name.find('.') + 1));
+  if (!found) found = weights.find(bare);
   if (!found)
-    throw Error({.code = ErrorCode::failure,
-                 .what = "tensor " + name + " is missing",
-                 .where = weights.path().string(),
-                 .remedy = "load weights of a model with this config"});
+    throw missing(name, weights.path(), fmt::format("{} or {}", quote(name), quote(bare)));
   return found;
 }
 
@@ -40,11 +73,21 @@ struct ModelWeights::Adapters {
     const ExternalConfig config(read_file(name, 16 << 20), name.string());
     constexpr const char* kPlain = "plain low-rank additions";
     if (config.text("peft_type").value_or("") != "LORA") config.refuse("peft_type", "LORA", kPlain);
-    for (const char* field : {"use_dora", "use_rslora"})
+    for (const char* field : {"use_dora", "use_rslora", "use_qalora", "lora_bias"})
       if (config.boolean(field).value_or(false)) config.refuse(field, "false", kPlain);
     if (config.text("bias").value_or("none") != "none") config.refuse("bias", "none", kPlain);
-    for (const char* field : {"modules_to_save", "layer_replication"})
+    for (const char* field : {"modules_to_save", "layer_replication", "trainable_token_indices",
+                              "target_parameters", "alora_invocation_tokens"})
       if (config.has(field)) config.refuse(field, "null", kPlain);
+    for (const char* field : {"alpha_pattern", "rank_pattern"})
+      if (const auto pattern = config.object(field); pattern && pattern->json() != "{}")
+        config.refuse(field, "{}: one rank and one alpha for all", kPlain);
+    // The others change the weights that are added to, and no file has those.
+    if (constexpr const char* kInit = "init_lora_weights"; config.is_text(kInit))
+      if (const std::string init = *config.text(kInit);
+          init != "gaussian" && init != "eva" && init != "orthogonal")
+        config.refuse(kInit, "true, false, gaussian, eva or orthogonal",
+                      "PEFT's save_pretrained with path_initial_model_for_weight_conversion");
     rank = config.required_integer("r", 1, 65536);
     const auto alpha = config.number("lora_alpha", 0, 1e6);
     if (!alpha) config.refuse("lora_alpha", "a number", kPlain);
@@ -102,7 +145,7 @@ std::vector<float> ModelWeights::values(const Parameter& p, bool merged) const {
   }
   return from_external(p, [&](const std::string& name) {
     const WeightFolder::Found found = find_external(*files_, name);
-    return NamedTensor{name, found.entry->shape, found.file->to_f32(*found.entry)};
+    return read_finite(*found.file, *found.entry);
   });
 }
 
@@ -116,9 +159,39 @@ void ModelWeights::check(const Parameter& p, bool merged) const {
     for (size_t part = 0; merged && part < p.parts(); ++part) addition(p, part);
     return;
   }
-  for (size_t part = 0; part < p.parts(); ++part)
-    check_shape(p.external_name(part), find_external(*files_, p.external_name(part)).entry->shape,
-                external_shape(p, part));
+  for (size_t part = 0; part < p.parts(); ++part) {
+    const WeightFolder::Found found = find_external(*files_, p.external_name(part));
+    check_shape(p.external_name(part), found.entry->shape, external_shape(p, part));
+    found.file->check_type(*found.entry);
+  }
+}
+
+std::vector<std::string> ModelWeights::unused(const std::vector<Parameter>& table) const {
+  std::set<std::string> used;
+  for (const Parameter& p : table)
+    for (size_t part = 0; !p.adapter && part < p.parts(); ++part) {
+      const std::string& name = p.external_name(part);
+      if (!base_) {
+        used.insert(find_external(*files_, name).entry->name);
+      } else if (const AdapterNames names = adapter_names(name); adapters_->file.find(names.a)) {
+        if (p.shape.rank() == 2) used.insert({names.a, names.b});
+      }
+    }
+  std::vector<std::string> names;
+  if (!base_) {
+    names = files_->names();
+    std::erase_if(names, [&](const std::string& name) { return used.contains(name); });
+    return names;
+  }
+  for (const auto& entry : adapters_->file.entries())
+    if (!used.contains(entry.name))
+      throw Error({.code = ErrorCode::config,
+                   .what = "tensor " + entry.name + " is no addition to a layer of the model",
+                   .where = adapters_->file.path().string(),
+                   .expected = "lora_A and lora_B of linear layers, and nothing else",
+                   .got = quote(entry.name),
+                   .remedy = "train additions to linear layers alone, or merge these with PEFT"});
+  return base_->unused(table);
 }
 
 // What is added to part `part` of a weight: a [rank, in] and b [width, rank]; nothing when that has

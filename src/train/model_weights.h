@@ -19,10 +19,15 @@ class ModelWeights {
   ~ModelWeights();
 
   bool has_adapters() const { return adapters_ != nullptr; }
-  // The values of a parameter; Error names a tensor that is missing or misshapen. With `merged`,
-  // additions are in the weights they belong to; else they are for themselves, as parameters.
+  // The values of a parameter; Error names a tensor that is missing, misshapen or not finite. With
+  // `merged`, additions are in the weights they belong to; else they are for themselves, as
+  // parameters.
   std::vector<float> values(const Parameter& parameter, bool merged) const;
+  // Finds the same without reading more than the heads of files, and a type that is not read.
   void check(const Parameter& parameter, bool merged) const;
+  // The names of tensors that none of these parameters, a whole table, is made of. Error when there
+  // are such additions: they were trained, and would be left out.
+  std::vector<std::string> unused(const std::vector<Parameter>& table) const;
   // The folder with config.json and the tokenizer.
   const fs::path& whole_folder() const;
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
+#include <cmath>
+
 #include "core/error_testing.h"
 #include "io/safetensors.h"
 #include "train/weights.h"
@@ -84,16 +87,94 @@ TEST_F(ModelWeightsTest, WhatIsNotKnownHereIsRefusedByField) {
        {std::pair{", \"use_dora\": true", "`use_dora`"},
         {", \"use_rslora\": true", "`use_rslora`"},
         {", \"bias\": \"all\"", "`bias`"},
+        {", \"lora_bias\": true", "`lora_bias`"},
+        {", \"use_qalora\": true", "`use_qalora`"},
+        {", \"alpha_pattern\": {\"v_proj\": 64}", "`alpha_pattern`"},
+        {", \"rank_pattern\": {\"v_proj\": 8}", "`rank_pattern`"},
+        {", \"trainable_token_indices\": [3, 4]", "`trainable_token_indices`"},
+        {", \"target_parameters\": [\"q\"]", "`target_parameters`"},
+        {", \"alora_invocation_tokens\": [1]", "`alora_invocation_tokens`"},
+        {", \"init_lora_weights\": \"pissa_niter_4\"", "`init_lora_weights`"},
         {", \"modules_to_save\": [\"lm_head\"]", "`modules_to_save`"}}) {
     config(more);
     const ErrorFields e = error_of([&] { ModelWeights(folder / "more"); });
     EXPECT_EQ(e.code, ErrorCode::config);
     EXPECT_NE(e.where.find(field), std::string::npos) << e.where;
   }
+  // What PEFT writes where none of them is asked for.
+  config(
+      R"(, "lora_bias": false, "alpha_pattern": {}, "rank_pattern": {}, "init_lora_weights": true,
+           "trainable_token_indices": null, "target_parameters": null)");
+  EXPECT_EQ(ModelWeights(folder / "more").unused({weight}), std::vector<std::string>{});
+  config(R"(, "init_lora_weights": "gaussian")");
+  EXPECT_TRUE(ModelWeights(folder / "more").has_adapters());
   config();
   fs::remove_all(folder / "base");
   const ErrorFields e = error_of([&] { ModelWeights(folder / "more"); });
   EXPECT_NE(e.where.find("`base_model_name_or_path`"), std::string::npos) << e.where;
+}
+
+// Trained, and nothing of the model takes it: exporting without it would be another model.
+TEST_F(ModelWeightsTest, AdditionsThatBelongToNothingAreNamed) {
+  const NamedTensor a{"base_model.model.q.lora_A.weight", {1, 2}, {10, 100}},
+      b{"base_model.model.q.lora_B.weight", {2, 1}, {1, -2}};
+  for (const NamedTensor& other :
+       std::vector<NamedTensor>{{"base_model.model.q.lora_B.bias", {2}, {1, 2}},
+                                {"base_model.model.embed_tokens.lora_embedding_A", {1, 2}, {1, 2}},
+                                {"base_model.model.k.lora_B.weight", {1, 1}, {1}}}) {
+    write("more/adapter_model.safetensors", {a, b, other});
+    const ErrorFields e = error_of([&] { ModelWeights(folder / "more").unused({weight}); });
+    EXPECT_EQ(e.code, ErrorCode::config);
+    EXPECT_NE(e.what.find(other.name), std::string::npos) << e.what;
+    EXPECT_NE(e.where.find("adapter_model.safetensors"), std::string::npos) << e.where;
+  }
+}
+
+TEST_F(ModelWeightsTest, TensorsOfNoParameterAreListed) {
+  write(
+      "base/model.safetensors",
+      {{"q.weight", {2, 2}, {1, 4, 2, 5}}, {"k.weight", {1, 2}, {3, 6}}, {"q.bias", {2}, {1, 1}}});
+  const std::vector<std::string> left{"q.bias"};
+  EXPECT_EQ(ModelWeights(folder / "base").unused({weight}), left);
+  EXPECT_EQ(ModelWeights(folder / "more").unused({weight}), left);
+}
+
+TEST_F(ModelWeightsTest, ValuesThatAreNotFiniteAreRefusedByPlace) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    write("base/model.safetensors",
+          {{"q.weight", {2, 2}, {1, 4, bad, 5}}, {"k.weight", {1, 2}, {3, 6}}});
+    for (const char* name : {"base", "more"}) {
+      const ModelWeights weights(folder / name);
+      weights.check(weight, true);  // looks at no value
+      const ErrorFields e = error_of([&] { weights.values(weight, true); });
+      EXPECT_EQ(e.code, ErrorCode::config);
+      EXPECT_EQ(e.where, (folder / "base/model.safetensors").string() +
+                             ": tensor `q.weight`, element [1,0]");
+      EXPECT_EQ(e.got, fmt::format("{}", bad));
+    }
+  }
+  SetUp();
+  write("more/adapter_model.safetensors", {{"base_model.model.q.lora_A.weight", {1, 2}, {10, NAN}},
+                                           {"base_model.model.q.lora_B.weight", {2, 1}, {1, -2}}});
+  const ErrorFields e = error_of([&] { ModelWeights(folder / "more").check(weight, true); });
+  EXPECT_NE(e.where.find("lora_A.weight`, element [0,1]"), std::string::npos) << e.where;
+}
+
+TEST_F(ModelWeightsTest, WhatIsMissingOrOfAnotherTypeIsFoundWithoutReading) {
+  const std::array<int8_t, 4> bytes{1, 2, 3, 4};
+  const std::array<float, 2> values{3, 6};
+  const TensorToWrite q{"q.weight", "I8", {2, 2}, std::as_bytes(std::span(bytes)), {}},
+      k{"k.weight", "F32", {1, 2}, std::as_bytes(std::span(values)), {}};
+  write_file(folder / "base/model.safetensors", safetensors_bytes(std::vector{q, k}, {}));
+  ErrorFields e = error_of([&] { ModelWeights(folder / "more").check(weight, true); });
+  EXPECT_NE(e.where.find("q.weight"), std::string::npos) << e.where;
+  EXPECT_EQ(e.expected, "F32, F16, BF16 or F64");
+  EXPECT_EQ(e.got, "I8");
+  write_file(folder / "base/model.safetensors", safetensors_bytes(std::vector{k}, {}));
+  e = error_of([&] { ModelWeights(folder / "base").check(weight, true); });
+  EXPECT_EQ(e.what, "tensor q.weight is missing");
+  EXPECT_EQ(e.expected, "`q.weight` or `weight`");
+  EXPECT_EQ(e.got, "none of that name");
 }
 
 TEST_F(ModelWeightsTest, MisshapenAdditionsAreNamed) {

@@ -333,7 +333,8 @@ class Loop {
     }
     ++state_.skipped_in_a_row;
     const bool enough = state_.skipped_in_a_row >= s_.health.max_skipped;
-    const std::string culprit = enough ? session_.first_nonfinite(step_plan_) : "";
+    const Session::Nonfinite culprit =
+        enough ? session_.first_nonfinite(step_plan_) : Session::Nonfinite();
     note(fmt::format("update {}: loss {}, gradient norm {}; nothing was written", step, loss,
                      norm_));
     if (run_) run_->metrics("skipped", step, {{"train/loss", loss}, {"train/grad_norm", norm_}});
@@ -341,19 +342,23 @@ class Loop {
     if (!enough) return;
     if (state_.rollbacks >= s_.health.max_rollbacks) {
       if (saver_) saver_->wait();
+      const bool weights = culprit.leaf == Leaf::parameter || culprit.leaf == Leaf::shadow;
       throw Error(
           {.code = ErrorCode::diverged,
            .what = fmt::format("training diverged: {} updates in a row were not finite, after {} "
                                "roll-backs",
                                state_.skipped_in_a_row, state_.rollbacks),
            .where = fmt::format("update {}; the first node that is not finite: {}", step,
-                                culprit.empty() ? "none when run again" : culprit),
+                                culprit.text.empty() ? "none when run again" : culprit.text),
            .expected = "a finite loss and gradient norm",
            .got = fmt::format("loss {}, gradient norm {}", loss, norm_),
-           .remedy = "a lower training.learning_rate, more training.warmup, or "
-                     "training.gradient_clip=1"});
+           .remedy = weights ? fmt::format("other weights: these are not finite in "
+                                           "training.precision={}, whatever the learning rate",
+                                           s_.precision)
+                             : "a lower training.learning_rate, more training.warmup, or "
+                               "training.gradient_clip=1"});
     }
-    roll_back(culprit);
+    roll_back(culprit.text);
   }
 
   // What is not finite must not live on in the gradient buffers.

@@ -128,11 +128,25 @@ std::vector<float> from_external(const Parameter& p,
   return values;
 }
 
-void check_weights(const fs::path& folder, const Model& model) {
+std::vector<std::string> check_weights(const fs::path& folder, const Model& model) {
   const ModelWeights weights(folder);
   const bool apart = has_adapters(model);
-  for (const Parameter& p : model.parameters())
+  const auto table = model.parameters();
+  for (const Parameter& p : table)
     if (!p.adapter || weights.has_adapters()) weights.check(p, !apart);
+  auto unused = weights.unused(table);
+  const auto constants = model.external_constants();
+  std::erase_if(unused, [&](const std::string& name) {
+    return std::any_of(constants.begin(), constants.end(),
+                       [&](const std::string& pattern) { return matches_name(pattern, name); });
+  });
+  return unused;
+}
+
+void check_values(const fs::path& folder, const Model& model) {
+  const ModelWeights weights(folder);
+  for (const Parameter& p : model.parameters())
+    if (!p.adapter) weights.values(p, true);
 }
 
 void load_model(const fs::path& folder, Session& session, const Model& model,

@@ -45,8 +45,10 @@ void check_shape(const std::string& name, const std::vector<int64_t>& shape,
 // types), into the session's leaves `prefix` + parameter, where it is trained; Error names a tensor
 // that is missing or misshapen. Low-rank additions are merged into a model that has none of its
 // own. check_weights finds the same without a session: a config that its weights do not bear
-// out is refused before anything of its size is planned.
-void check_weights(const fs::path& folder, const Model& model);
+// out is refused before anything of its size is planned. It looks at no value, which check_values
+// does, and returns the names of tensors that the model has no place for.
+std::vector<std::string> check_weights(const fs::path& folder, const Model& model);
+void check_values(const fs::path& folder, const Model& model);
 void load_model(const fs::path& folder, Session& session, const Model& model,
                 const std::string& prefix = "");
 

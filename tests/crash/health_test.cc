@@ -318,6 +318,30 @@ TEST_F(HealthTest, DivergenceStopsAndNamesTheNode) {
   EXPECT_TRUE(run->checkpoints().newest([](const std::string&) {}));
 }
 
+// What is there before the step runs is no matter of its size: with the wrong weights, however they
+// came to be, every learning rate diverges.
+TEST_F(HealthTest, WeightsThatAreNotFiniteAreNoMatterOfTheLearningRate) {
+  Settings s = settings();
+  s.health.max_rollbacks = 0;
+  const TrainingData data = data_for(s);
+  const Made made(s, data);
+  const Programs programs = make_programs(*made.model, s, data.shapes(), backend_);
+  const Plan& step = programs.step();
+  for (const Update& u : step.graph.updates)
+    if (step.graph[u.leaf].leaf == Leaf::parameter)
+      backend_.injection = {&step, u.value.node, static_cast<size_t>(u.value.out), 0, NAN};
+  ASSERT_GE(backend_.injection.node, 0);
+  TrainObserver silent;
+  try {
+    train(*made.model, s, data, backend_, programs, nullptr, silent);
+    FAIL() << "went on";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::diverged);
+    EXPECT_NE(e.fields().where.find("before the step ran"), std::string::npos) << e.what();
+    EXPECT_NE(e.fields().remedy.find("other weights"), std::string::npos) << e.what();
+  }
+}
+
 TEST_F(HealthTest, SpikesAreFlaggedAndHealthyLossesAreNot) {
   std::normal_distribution<double> noise(0, 1);
   LossHistory history;
