@@ -98,8 +98,8 @@ int generate_command(const GenerateArguments& arguments);
 
 struct ConvertArguments {
   std::string from;           // import: a Hugging Face folder; export: also a run or a checkpoint
-  std::string to;             // a folder, or a file for GGUF; must not be there
-  std::string format = "hf";  // or gguf
+  std::string to;             // a folder, or a file for GGUF; only an empty folder may be there
+  std::string format;         // hf or gguf; empty: as the ending of `to` has it
   std::string dtype = "f32";  // of matrices: f32, f16 or bf16
   bool is_import = false;
 };

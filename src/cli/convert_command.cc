@@ -166,14 +166,7 @@ Reading reading_of(const fs::path& folder, const Model& model) {
     std::fprintf(stderr, "note     %s has no tokenizer: none is written\n", folder.c_str());
     return {};
   }
-  auto tokenizer = load_tokenizer(folder);
-  if (tokenizer->vocab_size() > model.vocab_size())
-    throw Error({.code = ErrorCode::config,
-                 .what = "the tokenizer does not match the weights",
-                 .where = file->string(),
-                 .expected = fmt::format("at most {} tokens, as the model has", model.vocab_size()),
-                 .got = fmt::format("{}", tokenizer->vocab_size()),
-                 .remedy = "the tokenizer that the weights were trained with"});
+  auto tokenizer = load_tokenizer(folder, &model);
   PromptFrame frame = prompt_frame(folder, *tokenizer);
   return {std::move(tokenizer), std::move(frame), {}};
 }
@@ -181,14 +174,20 @@ Reading reading_of(const fs::path& folder, const Model& model) {
 }  // namespace
 
 int convert_command(const ConvertArguments& arguments) {
-  const fs::path to = fs::path(arguments.to).lexically_normal();
-  if (fs::exists(to))
-    throw Error({.code = ErrorCode::config,
-                 .what = to.string() + " is there already",
-                 .where = "command line",
-                 .expected = "a name that is free",
-                 .got = fs::is_directory(to) ? "a folder" : "a file",
-                 .remedy = "name another, or remove it"});
+  fs::path to = fs::path(arguments.to).lexically_normal();
+  if (!to.has_filename()) to = to.parent_path();  // "OUT/"
+  const bool gguf =
+      arguments.format.empty() ? to.extension() == ".gguf" : arguments.format == "gguf";
+  std::error_code error;
+  const bool takes_place = !gguf && to != "." && fs::is_directory(to) && fs::is_empty(to, error);
+  if (fs::exists(to) && !takes_place)
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = to.string() + " is there already",
+         .where = "command line",
+         .expected = gguf ? "a name that is free" : "a name that is free, or an empty folder",
+         .got = fs::is_directory(to) ? "a folder" : "a file",
+         .remedy = "name another, or remove it"});
   if (const fs::path parent = fs::absolute(to).parent_path(); !fs::is_directory(parent))
     throw Error({.code = ErrorCode::config,
                  .what = parent.string() + " is not a folder",
@@ -200,8 +199,9 @@ int convert_command(const ConvertArguments& arguments) {
                                             "command line: " + arguments.from);
   if (fs::is_regular_file(from / kManifestName)) verify_folder(from);
   const auto model = load_model_config(from);
-  const bool gguf = arguments.format == "gguf";
-  check_folder(from, *model);
+  if (const std::string note = check_folder(from, *model); !note.empty())
+    std::fprintf(stderr, "note     %s\n", note.c_str());
+  check_folder_values(from, *model);
   const Reading reading = reading_of(from, *model);
   const ModelWeights weights(from);
   const fs::path staged = fs::absolute(to).parent_path() / (".tmp-" + to.filename().string());

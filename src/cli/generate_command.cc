@@ -73,9 +73,7 @@ struct Loaded {
   BeamOptions beam = {};  // of 0: texts are drawn
 
   bool pairs() const { return model->takes().pairs; }
-  int64_t allowed() const {
-    return tokenizer ? std::min(model->vocab_size(), tokenizer->vocab_size()) : model->vocab_size();
-  }
+  int64_t allowed() const { return tokenizer ? tokenizer->vocab_size() : model->vocab_size(); }
   TargetTokens target() const {
     if (!tokenizer) return {.start = -1, .end = -1, .count = allowed()};
     const int32_t start = tokenizer->start_id() >= 0 ? tokenizer->start_id() : tokenizer->end_id();
@@ -95,14 +93,6 @@ struct Loaded {
       tokenizer->encode(text, place, prompt.source.ids);
       prompt.source.ids.insert(prompt.source.ids.end(), behind.begin(), behind.end());
     }
-    for (int32_t id : prompt.source.ids)
-      if (id >= model->vocab_size())
-        throw Error({.code = ErrorCode::failure,
-                     .what = "the tokenizer has more tokens than the model",
-                     .where = folder.string(),
-                     .expected = fmt::format("tokens below {}", model->vocab_size()),
-                     .got = std::to_string(id),
-                     .remedy = "the tokenizer that the model was trained with"});
     return prompt;
   }
   // Tokens of a source or prompt that the model reads.
@@ -130,9 +120,16 @@ Loaded load(const GenerateArguments& arguments) {
   Loaded l{arguments, find_model_folder(Settings().runs_folder, arguments.folder), {}, {}, {}, {},
            {}};
   l.model = load_model_config(l.folder);
-  check_weights(l.folder, *l.model);
+  if (const std::string note = check_folder(l.folder, *l.model); !note.empty())
+    std::fprintf(stderr, "note     %s\n", note.c_str());
   if (!l.model->takes().states && (arguments.prompt_ids.empty() || !arguments.ids || l.pairs()))
-    l.tokenizer = load_tokenizer(l.folder);
+    try {
+      l.tokenizer = load_tokenizer(l.folder, l.model.get());
+    } catch (const Error& e) {
+      ErrorFields fields = e.fields();
+      fields.remedy += "; or give the prompt as --prompt-ids 1,2,3 and take ids back with --ids";
+      throw Error(fields);
+    }
   if (l.tokenizer) l.frame = prompt_frame(l.folder, *l.tokenizer);
   l.backend = open_device(arguments.device, {}, [](const std::string& text) {
     std::fprintf(stderr, "%s\n", text.c_str());

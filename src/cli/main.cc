@@ -294,9 +294,9 @@ int run(int argc, char** argv) {
   export_app->add_option("OUT", exported.to, "folder to make, or the .gguf file")->required();
   one_of(export_app->add_option(
              "--format", exported.format,
-             "hf (config.json, model.safetensors, tokenizer) or gguf (GPT-2 and Llama shapes)"),
-         {"hf", "gguf"})
-      ->capture_default_str();
+             "hf (config.json, model.safetensors, tokenizer) or gguf (GPT-2 and Llama shapes); "
+             "without it: gguf where OUT ends in .gguf, else hf"),
+         {"hf", "gguf"});
   CLI::App* import_app = app.add_subcommand(
       "import", "a Hugging Face folder (shards, 16 bits), checked and in one file of f32");
   imported.is_import = true;

@@ -513,6 +513,8 @@ refused "--top-k below 0" 2 '--top-k' -- generate "$checkpoint" --prompt a --top
 cp -r "$checkpoint" broken
 echo '{"version": "1.0", "model": {"type": "BPE"}}' >broken/tokenizer.json
 refused "a tokenizer of another kind" 2 'tokenizer.json' 'expected:' 'got:' 'remedy:' '--prompt-ids' -- generate broken --prompt a
+echo '{"type": "byte"}' >broken/tokenizer.json
+refused "a tokenizer with more tokens than the model writes with" 2 'broken/tokenizer.json' 'expected: at most' 'got:      256' 'remedy:' -- generate broken --prompt a
 run generate broken --prompt-ids 1 --ids --max-tokens 2
 report "ids need no tokenizer" "$([ "$code" -eq 0 ] || echo "  exit code $code")"
 sed -i 's/gelu_new/mish/' broken/config.json
@@ -521,10 +523,10 @@ sed -i 's/"gpt2"/"mamba"/' broken/config.json
 refused "another kind of model" 2 'broken/config.json: `model_type`' 'expected: gpt2 or llama' 'mamba' 'remedy:' -- generate broken --prompt-ids 1 --ids
 cp "$checkpoint/config.json" broken
 head -c 1000 "$checkpoint/model.safetensors" >broken/model.safetensors
-refused "weights that are cut off" 1 'broken/model.safetensors' 'expected:' 'got:' 'remedy:' -- generate broken --prompt-ids 1 --ids
+refused "weights that are cut off" 2 'broken/model.safetensors' 'expected:' 'got:' 'remedy:' -- generate broken --prompt-ids 1 --ids
 rm broken/model.safetensors
 echo '{"weight_map": {"a": "../model.safetensors"}}' >broken/model.safetensors.index.json
-refused "an index that points outside" 1 'index.json' 'expected:' '../model.safetensors' 'remedy:' -- generate broken --prompt-ids 1 --ids
+refused "an index that points outside" 2 'index.json' 'expected:' '../model.safetensors' 'remedy:' -- generate broken --prompt-ids 1 --ids
 rm -r broken
 
 # --- fine-tuning: a model of another run, as a Hugging Face folder
@@ -608,6 +610,26 @@ run export tuned tuned.gguf --format gguf --dtype f16
 report "GGUF begins as it should" "$([ "$code" -eq 0 ] && [ "$(head -c 4 tuned.gguf)" = GGUF ] || echo "  exit code $code")"
 run import hf imported
 report "what is imported is what was there" "$([ "$code" -eq 0 ] && cmp hf/tokenizer.json imported/tokenizer.json 2>&1 && cmp hf/model.safetensors imported/model.safetensors 2>&1 || echo "  exit code $code")"
+run export tuned slash/
+report "a folder with a slash behind it" "$([ "$code" -eq 0 ] && [ -s slash/config.json ] || echo "  exit code $code")"
+mkdir empty
+run export tuned empty
+report "an empty folder is a place" "$([ "$code" -eq 0 ] && [ -s empty/config.json ] || echo "  exit code $code")"
+run export tuned by-name.gguf
+report "a name that ends in .gguf is of a GGUF file" "$([ "$code" -eq 0 ] && [ "$(head -c 4 by-name.gguf)" = GGUF ] || echo "  exit code $code")"
+rm -r slash empty by-name.gguf
+cp -r "$lora/checkpoints/checkpoint-4" additions
+rm additions/manifest.json
+run export additions added
+holds "additions of another program" 0 'added: '
+rm -r added
+sed -i 's/"bias": "none"/"bias": "none", "lora_bias": true/' additions/adapter_config.json
+refused "additions of a kind that is not there" 2 'adapter_config.json: `lora_bias`' 'expected: false' 'got:      `true`' 'remedy:' -- export additions added
+cp "$lora/checkpoints/checkpoint-4/adapter_config.json" additions
+LC_ALL=C sed -i 's/0\.mlp\.c_fc\.lora/0.mlp.c_fx.lora/g' additions/adapter_model.safetensors
+refused "additions to nothing" 2 'h.0.mlp.c_fx.lora_' 'additions/adapter_model.safetensors' 'expected: lora_A and lora_B of linear layers' 'got:' 'remedy:' -- export additions added
+rm -r additions
+refused "the folder that finetune.yaml names" 2 'no model at `gpt2`' 'finetune.yaml' 'expected: a Hugging Face folder' 'got:      nothing there' 'nothing is downloaded' -- train "$repository/configs/finetune.yaml" data.train=asked.jsonl
 refused "a place that is taken" 2 'is there already' 'remedy:' -- export tuned imported
 refused "a place in no folder" 2 'expected: a folder' 'remedy:' -- export tuned nowhere/model
 refused "a model that is not there" 2 'nowhere' 'expected: a Hugging Face folder' 'remedy:' -- import nowhere out
@@ -629,10 +651,34 @@ cp -r hf broken
 head -c 1000 hf/model.safetensors >broken/model.safetensors
 refused "weights to tune that are cut off" 2 'broken/model.safetensors' 'expected:' 'got:' 'remedy:' -- train tune.yaml model.init_from=broken
 rm broken/model.safetensors
+cp hf/model.safetensors broken/a.safetensors
+cp hf/model.safetensors broken/b.safetensors
+echo '{"weight_map": {"transformer.wte.weight": "a.safetensors", "transformer.wpe.weight": "b.safetensors"}}' >broken/model.safetensors.index.json
+refused "a tensor in two shards" 2 'broken/model.safetensors.index.json: tensor `transformer.' 'expected: each tensor in one file' '`a.safetensors`' '`b.safetensors`' 'remedy:' -- train tune.yaml model.init_from=broken
 echo '{"weight_map": {"transformer.wte.weight": "model-00001-of-00002.safetensors"}}' >broken/model.safetensors.index.json
 refused "a shard that is missing" 2 'broken/model-00001-of-00002.safetensors' 'expected:' 'index.json' 'got:      nothing there' 'remedy:' -- train tune.yaml model.init_from=broken
 rm -r broken
 cp -r hf broken
+# The last number of the file is not one.
+printf '\x00\x00\xc0\x7f' | dd of=broken/model.safetensors bs=1 seek=$(($(stat -c %s hf/model.safetensors) - 4)) conv=notrunc status=none
+for how in 'train tune.yaml model.init_from=broken' 'import broken out' 'generate broken --prompt-ids 1 --ids'; do
+  refused "weights that are not finite: $how" 2 'not finite' 'broken/model.safetensors: tensor `' 'element [' 'expected: finite numbers' 'got:      nan' 'remedy:' -- $how
+done
+LC_ALL=C sed '0,/"F32"/s//"I32"/' hf/model.safetensors >broken/model.safetensors
+for how in 'train tune.yaml model.init_from=broken' 'plan tune.yaml model.init_from=broken' 'import broken out' 'generate broken --prompt-ids 1 --ids'; do
+  refused "weights that are integers: $how" 2 'broken/model.safetensors: tensor `' 'expected: F32, F16, BF16 or F64' 'got:      I32' 'remedy:' -- $how
+done
+LC_ALL=C sed 's/h\.0\.mlp\.c_fc\.bias/h.0.mlp.c_fx.bias/' hf/model.safetensors >broken/model.safetensors
+refused "a tensor that is missing" 2 'tensor transformer.h.0.mlp.c_fc.bias is missing' 'expected: `transformer.h.0.mlp.c_fc.bias` or `h.0' 'got:      none of that name' 'remedy:' -- train tune.yaml model.init_from=broken
+cp hf/model.safetensors broken
+sed -i 's/"n_layer": [0-9]*/"n_layer": 1/' broken/config.json
+run import broken shorter
+holds "what the model has no place for is said" 0 'note     12 tensors of broken left out' 'transformer.h.1.' ', ...'
+rm -r shorter
+cp hf/config.json broken
+echo '{"version":' >broken/tokenizer.json
+refused "half a tokenizer" 2 'broken/tokenizer.json' 'expected: JSON' 'got:' 'fetch the file again' -- train tune.yaml model.init_from=broken
+cp hf/tokenizer.json broken
 sed -i 's/"gpt2"/"mamba"/' broken/config.json
 refused "an architecture that is not there" 2 'broken/config.json: `model_type`' 'expected: gpt2 or llama' 'mamba' 'remedy:' -- train tune.yaml model.init_from=broken
 cp hf/config.json broken
