@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/model_folder.h"
+#include "cli/standard_output.h"
 #include "core/half.h"
 #include "core/text.h"
 #include "data/gguf_tokenizer.h"
@@ -224,8 +225,8 @@ int convert_command(const ConvertArguments& arguments) {
   sync_folder(fs::absolute(to).parent_path());
   int64_t parameters = 0;
   for (const Parameter& p : model->parameters()) parameters += p.shape.numel();
-  std::printf("%s: %s parameters in %s, from %s\n", to.c_str(), with_commas(parameters).c_str(),
-              arguments.dtype.c_str(), from.c_str());
+  put(fmt::format("{}: {} parameters in {}, from {}\n", to.string(), with_commas(parameters),
+                  arguments.dtype, from.string()));
   return 0;
 }
 

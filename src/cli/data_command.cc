@@ -1,12 +1,12 @@
 // millrace data: what the data of a config is, before anything trains on it. `stats` shows lengths
 // and what padding costs, `prepare` fills the cache.
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/data_progress.h"
+#include "cli/standard_output.h"
 #include "core/clock.h"
 #include "core/text.h"
 #include "data/bucketing.h"
@@ -279,7 +279,7 @@ int data_stats_command(const DataArguments& arguments) {
     json["batching"]["chosen"] = chosen;
     json["useful_share"] = run->data.batches->useful_share();
   }
-  std::fputs(arguments.json ? (json.dump(2) + "\n").c_str() : out.c_str(), stdout);
+  put(arguments.json ? json.dump(2) + "\n" : out);
   return 0;
 }
 
@@ -305,7 +305,7 @@ int data_prepare_command(const DataArguments& arguments) {
         json["threads"]["tokenize"].push_back(times(t));
       json["threads"]["write"] = times(data.prepared->times.take);
     }
-    std::printf("%s\n", json.dump(2).c_str());
+    put(json.dump(2) + "\n");
     return 0;
   }
   std::string out = source_text(data);
@@ -329,7 +329,7 @@ int data_prepare_command(const DataArguments& arguments) {
     out += fmt::format("made         before; found in {}\n", human_seconds(seconds));
   }
   out += fmt::format("cache        {}\n", data.folder.string());
-  std::fputs(out.c_str(), stdout);
+  put(out);
   return 0;
 }
 

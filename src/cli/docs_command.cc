@@ -1,8 +1,7 @@
 // millrace docs: the pages that are generated, so that they cannot go stale. A test compares them
 // with docs/.
-#include <cstdio>
-
 #include "cli/commands.h"
+#include "cli/standard_output.h"
 #include "cpu/kernel.h"
 #include "model/model.h"
 
@@ -52,7 +51,7 @@ std::string ops_page() {
 }  // namespace
 
 int docs_command(const std::string& page) {
-  std::fputs((page == "ops" ? ops_page() : config_page()).c_str(), stdout);
+  put(page == "ops" ? ops_page() : config_page());
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "cli/data_progress.h"
 #include "cli/device.h"
 #include "cli/model_folder.h"
+#include "cli/standard_output.h"
 #include "core/clock.h"
 #include "core/text.h"
 #include "cpu/machine.h"
@@ -126,13 +127,16 @@ int eval_command(const EvalArguments& arguments) {
     nlohmann::ordered_json j = {
         {"model", folder.string()}, {"split", arguments.split}, {"eval/runtime_s", seconds}};
     for (const auto& [name, value] : metrics) j[name] = value;
-    std::printf("%s\n", j.dump(2).c_str());
+    put(j.dump(2) + "\n");
     return 0;
   }
-  for (const auto& [name, value] : metrics) std::printf("%-18s %.6f\n", name.c_str(), value);
+  std::string out;
+  for (const auto& [name, value] : metrics) out += fmt::format("{:<18} {:.6f}\n", name, value);
   if (run->data.set.entropy_per_token)
-    std::printf("%-18s %.6f (%+.1f %%)\n", "source entropy", *run->data.set.entropy_per_token,
-                100 * (metrics.at("eval/loss") / *run->data.set.entropy_per_token - 1));
+    out += fmt::format("{:<18} {:.6f} ({:+.1f} %)\n", "source entropy",
+                       *run->data.set.entropy_per_token,
+                       100 * (metrics.at("eval/loss") / *run->data.set.entropy_per_token - 1));
+  put(out);
   std::fprintf(stderr, "in %s\n", human_seconds(seconds).c_str());
   return 0;
 }

@@ -7,10 +7,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/standard_output.h"
 #include "core/text.h"
 #include "cpu/machine.h"
 
@@ -115,7 +117,7 @@ void add_beam(CLI::App* command, millrace::BeamOptions& beam, int64_t& at_once) 
 int run(int argc, char** argv) {
   if (argc == 1 ||
       (argc == 2 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h"))) {
-    std::fputs(kHelp, stdout);
+    millrace::put(kHelp);
     return 0;
   }
   CLI::App app{"millrace"};
@@ -351,8 +353,11 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // help, or the version
-    throw millrace::command_line_error(app, e);
+    if (e.get_exit_code() != 0) throw millrace::command_line_error(app, e);
+    std::ostringstream text;  // help, or the version
+    app.exit(e, text);
+    millrace::put(text.str());
+    return 0;
   }
   if (*export_app) return millrace::convert_command(exported);
   if (*import_app) return millrace::convert_command(imported);

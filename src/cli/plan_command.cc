@@ -1,7 +1,6 @@
 // millrace plan: everything known before the first step.
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +9,7 @@
 #include "cli/data_progress.h"
 #include "cli/device.h"
 #include "cli/memory_report.h"
+#include "cli/standard_output.h"
 #include "core/process.h"
 #include "core/text.h"
 #include "cpu/machine.h"
@@ -265,12 +265,12 @@ int plan_command(const PlanArguments& arguments) {
                                 {"scope", step.graph.path(id)},
                                 {"kernel", k.name},
                                 {"declined", k.declined}});
-    std::printf("%s\n", j.dump(2).c_str());
+    put(j.dump(2) + "\n");
     return fits ? 0 : static_cast<int>(ErrorCode::does_not_fit);
   }
 
   if (!fits) {
-    std::fputs((grid_text(grid) + changes_text(changes, limit)).c_str(), stdout);
+    put(grid_text(grid) + changes_text(changes, limit));
     throw does_not_fit(request, *run, programs, limit, *backend);
   }
   std::string out =
@@ -318,7 +318,7 @@ int plan_command(const PlanArguments& arguments) {
                      step.graph.nodes.size(), step.hash());
   if (arguments.grid) out += grid_text(grid) + changes_text(changes, limit);
   if (arguments.why) out += why_text(step);
-  std::fputs(out.c_str(), stdout);
+  put(out);
   return 0;
 }
 

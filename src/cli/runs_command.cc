@@ -1,9 +1,9 @@
 // millrace runs: what was trained here, and how it stands.
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/standard_output.h"
 #include "core/text.h"
 #include "io/quote.h"
 #include "train/checkpoint.h"
@@ -90,11 +90,11 @@ int runs_command(const RunsArguments& arguments) {
                       {"best", r.best ? Json(*r.best) : Json(nullptr)},
                       {"seconds", r.seconds},
                       {"checkpoints", r.checkpoints}});
-    std::printf("%s\n", list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    put(list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     return 0;
   }
   if (rows.empty()) {
-    std::printf("no runs in %s\n", arguments.folder.c_str());
+    put(fmt::format("no runs in {}\n", arguments.folder));
     return 0;
   }
   size_t width = 3;
@@ -106,7 +106,7 @@ int runs_command(const RunsArguments& arguments) {
                        with_commas(r.step) + "/" + with_commas(r.total),
                        r.best ? fmt::format("{:.4f}", *r.best) : "-", human_seconds(r.seconds),
                        r.checkpoints);
-  std::fputs(out.c_str(), stdout);
+  put(out);
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "cli/memory_report.h"
 #include "cli/model_folder.h"
 #include "cli/resume.h"
+#include "cli/standard_output.h"
 #include "core/process.h"
 #include "core/text.h"
 #include "cpu/machine.h"
@@ -270,7 +271,7 @@ int train_command(TrainArguments arguments) {
                        *run->data.set.entropy_per_token,
                        100 * (result.validation_loss / *run->data.set.entropy_per_token - 1));
   out += fmt::format("\n  run          {}\n", folder.path().string());
-  std::fputs(out.c_str(), stdout);
+  put(out);
   if (result.save_error) throw Error(*result.save_error);
   return 0;
 }

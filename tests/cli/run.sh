@@ -67,6 +67,13 @@ holds() {
   done
   report "$name" "$problem"
 }
+# unwritten ARGUMENT...: where standard output cannot be written the program says so, and does not say that all is well.
+unwritten() {
+  timeout 120 "$binary" "$@" >/dev/full 2>"$work/err" </dev/null
+  code=$?
+  : >"$work/out"
+  report "$* where standard output cannot be written" "$([ "$code" -eq 1 ] && grep -q 'standard output cannot be written' "$work/err" || echo "  exit code $code, or another message")"
+}
 # is_json FILE: one JSON value (RFC 8259) and nothing else.
 is_json() {
   awk '
@@ -469,10 +476,25 @@ report "no tokens" "$([ "$code" -eq 0 ] && [ ! -s "$work/out" ] || echo "  exit 
 run train good.yaml --run-name bytes --max-steps 1 data.tokenizer=byte model.positions=rotary model.num_kv_heads=1
 run generate runs/bytes/* --prompt 'é☃' --max-tokens 300 --temperature 20
 report "bytes come out as UTF-8, from a shape without a name elsewhere" "$([ "$code" -eq 0 ] && iconv -f UTF-8 -t UTF-8 "$work/out" >/dev/null && [ "$(wc -m <"$work/out")" -gt 100 ] || echo "  exit code $code, or not UTF-8")"
-run generate "$checkpoint" --prompt the --max-tokens 5 >/dev/null
-timeout 120 "$binary" generate "$checkpoint" --prompt the --max-tokens 5 >/dev/full 2>"$work/err"
-report "standard output that cannot be written" "$([ $? -eq 1 ] && grep -q 'standard output' "$work/err" || echo '  no refusal')"
-: >"$work/out"
+unwritten generate "$checkpoint" --prompt the --max-tokens 5
+for json in '' --json; do
+  unwritten plan good.yaml $json
+  unwritten data stats good.yaml $json
+  unwritten data prepare good.yaml $json
+  unwritten runs $json
+  unwritten eval "$checkpoint" $json
+done
+unwritten plan good.yaml --memory 1KiB --grid
+mkdir none
+unwritten runs none
+rmdir none
+unwritten docs
+unwritten --help
+unwritten --version
+unwritten train --help
+unwritten train good.yaml --run-name unwritten
+unwritten export "$checkpoint" unwritten
+rm -r unwritten
 refused "generate without a prompt" 2 'prompt' 'expected:' 'remedy:' -- generate "$checkpoint"
 refused "an empty prompt" 2 'prompt' 'expected:' -- generate "$checkpoint" --prompt ''
 refused "two prompts" 2 'got:      several' -- generate "$checkpoint" --prompt a --prompt-ids 1
@@ -892,9 +914,7 @@ while read -r line; do
   is_json <(echo "$line") || problem+="  not JSON: $line"$'\n'
 done <"$work/out"
 report "score --per-line" "$problem"
-timeout 120 "$binary" score hypotheses.txt references.txt --per-line >/dev/full 2>"$work/err"
-report "score where standard output cannot be written" "$([ $? -eq 1 ] && grep -q 'standard output' "$work/err" || echo '  no refusal')"
-: >"$work/out"
+unwritten score hypotheses.txt references.txt --per-line
 : >no-lines.txt
 head -1 references.txt >one-line.txt
 refused "score without a file" 2 'nowhere.txt' 'REFERENCES' 'expected:' 'got:      nothing there' 'remedy:' -- score hypotheses.txt nowhere.txt
