@@ -30,21 +30,25 @@ std::string clock_text(double seconds) {
 
 }  // namespace
 
-Console::Console(const std::string& format, std::optional<double> entropy)
-    : format_(format == "json"                                                 ? Format::json
-              : format == "none"                                               ? Format::none
-              : format == "bar" || (format == "auto" && isatty(STDERR_FILENO)) ? Format::bar
-                                                                               : Format::plain),
+Console::Console(const Settings& settings, std::optional<double> entropy, int64_t step,
+                 int64_t total)
+    : format_(settings.log_format == "json"   ? Format::json
+              : settings.log_format == "none" ? Format::none
+              : settings.log_format == "bar" ||
+                      (settings.log_format == "auto" && isatty(STDERR_FILENO))
+                  ? Format::bar
+                  : Format::plain),
       colour_(wants_colour(STDERR_FILENO)),
-      entropy_(entropy) {}
-
-Console::~Console() {
-  if (bar_shown_) std::fputs("\r\033[K", stderr);
+      entropy_(entropy),
+      total_(total),
+      log_interval_(settings.log_interval),
+      bar_(format_ == Format::bar) {
+  bar_.draw([&] { return bar_text(step); });
 }
 
 void Console::line(const std::string& text) {
-  std::fprintf(stderr, "%s%s\n", bar_shown_ ? "\r\033[K" : "", text.c_str());
-  bar_shown_ = false;
+  bar_.clear();
+  std::fprintf(stderr, "%s\n", text.c_str());
   std::fflush(stderr);
 }
 
@@ -80,25 +84,48 @@ void Console::step(const StepReport& r) {
     line(describe(r));
     return;
   }
-  if (!last && now - last_drawn_ns_ < 250'000'000) return;
-  last_drawn_ns_ = now;
-  const double share = static_cast<double>(r.step) / static_cast<double>(r.total);
-  const std::string useful =
-      r.useful_share < 1
-          ? fmt::format(" (useful {})", human_count(r.tokens_per_second * r.useful_share))
-          : "";
-  const std::string tail = fmt::format(
-      " {}/{}  loss {:.3f}  lr {:.1e}  {} tok/s{}  wait {:.0f}%  {}<{}", with_commas(r.step),
-      with_commas(r.total), r.loss, r.learning_rate, human_count(r.tokens_per_second), useful,
-      100 * r.input_wait_share, clock_text(r.elapsed_seconds), clock_text(r.remaining_seconds));
+  report_ = r;
+  report_ns_ = now;
+  if (last)
+    bar_.draw_now(bar_text(r.step));
+  else
+    bar_.draw([&] { return bar_text(r.step); });
+}
+
+void Console::updated(const UpdateReport& r, Ledger&) {
+  if (r.last) bar_.draw([&] { return bar_text(r.step); });
+}
+
+std::string Console::bar_text(int64_t step) const {
+  const double share =
+                   static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, total_)),
+               since = seconds_since(report_ns_);
+  std::string tail = fmt::format(" {}/{}  ", with_commas(step), with_commas(total_));
+  if (report_.step == 0) {
+    const int64_t first = std::min((step / log_interval_ + 1) * log_interval_, total_);
+    tail += fmt::format("first figures at update {}  {}", with_commas(first), clock_text(since));
+  } else {
+    const StepReport& r = report_;
+    const std::string useful =
+        r.useful_share < 1
+            ? fmt::format(" (useful {})", human_count(r.tokens_per_second * r.useful_share))
+            : "";
+    tail += fmt::format("loss {:.3f}  lr {:.1e}  {} tok/s{}  wait {:.0f}%  {}<{}", r.loss,
+                        r.learning_rate, human_count(r.tokens_per_second), useful,
+                        100 * r.input_wait_share, clock_text(r.elapsed_seconds + since),
+                        clock_text(r.remaining_seconds * static_cast<double>(total_ - step) /
+                                   static_cast<double>(std::max<int64_t>(1, total_ - r.step))));
+  }
   const int room = std::clamp(terminal_width() - static_cast<int>(tail.size()) - 12, 4, 40);
   const int full = static_cast<int>(std::lround(share * room));
   std::string bar;
   for (int i = 0; i < room; ++i) bar += i < full ? "━" : "─";
-  std::fprintf(stderr, "\r\033[Ktrain %3.0f%% %s%s%s%s", 100 * share, colour_ ? "\033[36m" : "",
-               bar.c_str(), colour_ ? "\033[0m" : "", tail.c_str());
-  std::fflush(stderr);
-  bar_shown_ = true;
+  return fmt::format("train {:3.0f}% {}{}{}{}", 100 * share, colour_ ? "\033[36m" : "", bar,
+                     colour_ ? "\033[0m" : "", tail);
+}
+
+void Console::evaluating(const char* what, int64_t done, int64_t all) {
+  bar_.draw([&] { return share_text(what, done, all); });
 }
 
 void Console::epoch(const EpochReport& r) {

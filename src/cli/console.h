@@ -3,17 +3,19 @@
 #pragma once
 #include <string>
 
+#include "cli/status_line.h"
 #include "train/trainer.h"
 
 namespace millrace {
 
 class Console : public TrainObserver {
  public:
-  // `format` is runtime.log_format.
-  Console(const std::string& format, std::optional<double> entropy);
-  ~Console() override;
+  // `step` of `total` updates are done.
+  Console(const Settings& settings, std::optional<double> entropy, int64_t step, int64_t total);
+  void updated(const UpdateReport& report, Ledger& ledger) override;
   void step(const StepReport& report) override;
   void epoch(const EpochReport& report) override;
+  void evaluating(const char* what, int64_t done, int64_t all) override;
   void evaluated(int64_t step, const Metrics& metrics, bool best) override;
   void sampled(int64_t step, const std::string& text) override;
   void saved(int64_t step) override;
@@ -21,11 +23,14 @@ class Console : public TrainObserver {
 
  private:
   void line(const std::string& text);  // above the bar
+  std::string bar_text(int64_t step) const;
   enum class Format { bar, plain, json, none } format_;
   bool colour_;
   std::optional<double> entropy_;
-  int64_t last_drawn_ns_ = 0, last_line_ns_ = 0;
-  bool bar_shown_ = false;
+  int64_t total_, log_interval_;
+  StepReport report_;  // the last one; of step 0: there was none
+  int64_t report_ns_ = now_ns(), last_line_ns_ = 0;
+  StatusLine bar_;
 };
 
 // The time budget as a table, by phase, component and op, with shares of a ceiling that was

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "cli/known_devices.h"
+#include "cli/status_line.h"
 #include "core/process.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/machine.h"
@@ -117,6 +118,16 @@ std::unique_ptr<Backend> open_device(LoadedRun& run,
 int64_t memory_room(const Settings& settings, const Backend& backend) {
   if (settings.memory_limit > 0) return settings.memory_limit;
   return backend.on_host() ? machine_memory_bytes() : backend.room_bytes();
+}
+
+Programs plan_run(const LoadedRun& run, Backend& backend) {
+  const Waiting waiting("plan     new matrix products are timed, once for this machine");
+  return make_programs(*run.model, run.settings, run.data.shapes(), backend);
+}
+
+MachineProfile machine_here(Backend& backend, Precision precision, const Ledger* seen) {
+  const Waiting waiting("machine  its ceiling is measured, once");
+  return measured_machine(backend, precision, seen);
 }
 
 void settle_batch(LoadedRun& run, Backend& backend, DataObserver& observer,

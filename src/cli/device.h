@@ -9,6 +9,7 @@
 #include "cli/load.h"
 #include "doctor/machine_profile.h"
 #include "exec/backend.h"
+#include "train/program.h"
 
 namespace millrace {
 
@@ -30,6 +31,10 @@ std::unique_ptr<Backend> open_device(LoadedRun& run,
                                      const MachineProfile* absent = nullptr);
 // What plans of a run may take: runtime.memory_limit, or what the machine or its device has for it.
 int64_t memory_room(const Settings& settings, const Backend& backend);
+// Its plans, and its ceiling (doctor/machine_profile.h): the terminal says what takes seconds the
+// first time.
+Programs plan_run(const LoadedRun& run, Backend& backend);
+MachineProfile machine_here(Backend& backend, Precision precision, const Ledger* seen = nullptr);
 // `training.batch_size: auto`, by the memory that runtime.memory_limit allows or the device has.
 // Says what came out of it and why.
 void settle_batch(LoadedRun& run, Backend& backend, DataObserver& observer,

@@ -161,7 +161,7 @@ Known look(const RunRequest& request, Idleness& idleness) {
   idleness.check(*backend);
   settle_batch(*run, *backend, progress, [](const std::string&) {});
   const Settings& s = run->settings;
-  const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
+  const Programs programs = plan_run(*run, *backend);
   check_fit(request, *run, programs, *backend);
   const Takes takes = run->model->takes();
   Known k;

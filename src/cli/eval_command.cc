@@ -108,8 +108,8 @@ int eval_command(const EvalArguments& arguments) {
          .got = "nothing there",
          .remedy = "name a run or a checkpoint of a run, or the data: data.validation=FILE"});
   if (fs::is_regular_file(folder / kManifestName)) verify_folder(folder);
-  DataProgress progress;
-  const auto run = load_run(request, progress);
+  DataProgress reading_data;
+  const auto run = load_run(request, reading_data);
   check_reading(*run, folder);
   const TextEvaluation texts = settled_texts(arguments, *run);
   const auto backend = open_device(
@@ -117,11 +117,17 @@ int eval_command(const EvalArguments& arguments) {
   std::fprintf(stderr, "model    %s\ndata     %s\nsplit    %s\n", folder.c_str(),
                run->data.set.description().c_str(), arguments.split.c_str());
   const int64_t start = now_ns();
+  StatusLine line;
+  auto progress = [&](const char* what, int64_t done, int64_t all) {
+    line.draw([&] { return share_text(what, done, all); });
+  };
   // First what may not fit: nobody is to wait for a loss, and then be refused.
   Metrics metrics;
   if (texts.beam.beam > 0)
-    metrics = evaluate_texts(*run->model, run->settings, run->data, *backend, folder, texts);
-  metrics.merge(evaluate_model(*run->model, run->settings, run->data, *backend, folder));
+    metrics =
+        evaluate_texts(*run->model, run->settings, run->data, *backend, folder, texts, progress);
+  metrics.merge(evaluate_model(*run->model, run->settings, run->data, *backend, folder, progress));
+  line.clear();
   const double seconds = seconds_since(start);
   if (arguments.json) {
     nlohmann::ordered_json j = {

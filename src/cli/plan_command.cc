@@ -59,17 +59,6 @@ std::string why_text(const Plan& plan) {
   return s;
 }
 
-// What is known of the device, or measured now: the ceiling takes a second or two, once.
-MachineProfile known_machine(Backend& backend, Precision precision) {
-  MachineProfile machine = recall_machine(backend);
-  if (machine.find(precision)) return machine;
-  const Ceiling measured = backend.measure_ceiling(precision);
-  if (measured.flops <= 0 || measured.bytes <= 0) return machine;
-  machine.precisions[precision].take_ceiling(measured);
-  remember_machine(machine, backend);
-  return machine;
-}
-
 struct RunTime {
   PredictedTime update = {};
   int64_t updates = 0;
@@ -183,7 +172,7 @@ int plan_command(const PlanArguments& arguments) {
   std::string batch_text = fmt::format("{} now", run->settings.batch_size);
   settle_batch(*run, *backend, progress, [&](const std::string& text) { batch_text = text; });
   const Settings& s = run->settings;
-  const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
+  const Programs programs = plan_run(*run, *backend);
   const bool on_host = backend->on_host();
   const int64_t arena = programs.total_bytes(), need = programs.needed_bytes(),
                 limit = memory_room(s, *backend);
@@ -192,7 +181,7 @@ int plan_command(const PlanArguments& arguments) {
   if (!fits && !arguments.json && !arguments.grid)
     throw does_not_fit(request, *run, programs, limit, *backend);
 
-  const MachineProfile machine = absent ? *absent : known_machine(*backend, s.pass_precision());
+  const MachineProfile machine = absent ? *absent : machine_here(*backend, s.pass_precision());
   RunTime time{.updates = run->data.run_length(s).total,
                .machine = machine.find(s.pass_precision()),
                .is_here = !absent};

@@ -29,7 +29,7 @@ int profile_command(const ProfileArguments& arguments) {
     run->data.validation_stride =
         std::max<int64_t>(1, run->data.validation->batches_per_epoch() / kValidated);
   const Settings& s = run->settings;
-  const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
+  const Programs programs = plan_run(*run, *backend);
   check_fit(arguments.request, *run, programs, *backend);
   const auto folder = RunFolder::create(s.runs_folder, s.run_name + "-profile", false);
   folder->write("config.yaml", run->config_text);

@@ -165,7 +165,7 @@ int train_command(TrainArguments arguments) {
       "machine  {}{}", cpu::machine_name(),
       backend->on_host() ? "" : fmt::format("; {} in {}", backend->name(), s.precision)));
   const int64_t planning = now_ns();
-  const Programs programs = make_programs(*run->model, s, run->data.shapes(), *backend);
+  const Programs programs = plan_run(*run, *backend);
   check_fit(arguments.request, *run, programs, *backend);
   say(fmt::format(
       "plan     {} arena, {}{:.2f} GFLOP per update, planned in {}",
@@ -211,7 +211,8 @@ int train_command(TrainArguments arguments) {
 
   TrainResult result;
   try {
-    Console console(s.log_format, run->data.set.entropy_per_token);
+    Console console(s, run->data.set.entropy_per_token, resume.from ? resume.state.step : 0,
+                    length.total);
     result = train(*run->model, s, run->data, *backend, programs, &folder, console,
                    resume.from ? &*resume.from : nullptr);
   } catch (const Error& error) {
@@ -237,11 +238,12 @@ int train_command(TrainArguments arguments) {
   const int64_t arena = programs.total_bytes();
   if (result.device_bytes && *result.device_bytes > arena)
     backend->note_overhead(programs.passes.precision, *result.device_bytes - arena);
-  // Measuring the ceiling takes seconds: a shorter run does without it.
-  const Ceiling ceiling =
-      result.seconds > 5
-          ? raised(backend->measure_ceiling(programs.passes.precision), result.ledger)
-          : Ceiling{};
+  // Where the ceiling is not known, measuring it takes seconds: a shorter run does without it.
+  Ceiling ceiling;
+  if (const Precision precision = programs.passes.precision; result.seconds > 5)
+    if (const MachineProfile machine = machine_here(*backend, precision, &result.ledger);
+        const PrecisionProfile* known = machine.find(precision))
+      ceiling = known->ceiling;
   folder.write("profile.tsv", profile_text(result.ledger, ceiling));
   folder.close();
   const double flops = result.flops_per_second;

@@ -55,6 +55,7 @@ struct Split {
 class DataObserver {
  public:
   virtual ~DataObserver() = default;
+  // `bytes_all` below 0: nothing more is told until the next stage begins.
   virtual void progress(const char* /*stage*/, int64_t /*bytes_done*/, int64_t /*bytes_all*/) {}
   virtual void note(const std::string& /*text*/) {}
 };

@@ -196,7 +196,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options,
         sample.add(sentences);
         progress(kStage, file_bytes, bytes_all);
       });
-  progress("learning the pieces", 0, 0);
+  progress("learning the pieces of the vocabulary", 0, -1);
   return make_sentence_piece_tokenizer(
       train_sentence_piece({.kind = options.kind, .vocab_size = options.vocab_size},
                            sample.sentences()),

@@ -333,6 +333,19 @@ MachineProfile recall_machine(const Backend& backend, std::string* note) {
   return empty;
 }
 
+MachineProfile measured_machine(Backend& backend, Precision precision, const Ledger* seen) {
+  MachineProfile machine = recall_machine(backend);
+  const PrecisionProfile* known = machine.find(precision);
+  if (known && (!seen || raised(known->ceiling, *seen) == known->ceiling)) return machine;
+  const Ceiling measured = backend.measure_ceiling(precision);
+  if (measured.flops <= 0 || measured.bytes <= 0) return machine;
+  PrecisionProfile& profile = machine.precisions[precision];
+  profile.take_ceiling(measured);
+  if (seen) profile.ceiling = raised(profile.ceiling, *seen);
+  remember_machine(machine, backend);
+  return machine;
+}
+
 void remember_machine(const MachineProfile& machine, const Backend& backend) {
   try {
     const fs::path path = machine_profile_path(backend);

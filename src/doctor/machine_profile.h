@@ -65,6 +65,10 @@ fs::path machine_profile_path(const Backend& backend);
 // What the cache has of this device, made with the same versions; else an empty one. `note`, where
 // given, gets why a file that is there is not taken.
 MachineProfile recall_machine(const Backend& backend, std::string* note = nullptr);
+// The same with a ceiling: measured now, in seconds, and remembered, where it is not known or where
+// products of `seen` were faster.
+MachineProfile measured_machine(Backend& backend, Precision precision,
+                                const Ledger* seen = nullptr);
 // Puts it there. A cache that cannot be written costs measuring again, nothing else.
 void remember_machine(const MachineProfile& machine, const Backend& backend);
 

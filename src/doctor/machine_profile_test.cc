@@ -149,6 +149,39 @@ TEST_F(MachineCacheTest, IsRememberedForThisKindAndTheseVersions) {
   EXPECT_NE(note.find("other versions"), note.npos);
 }
 
+// A device whose ceiling can be measured.
+class Measured : public Backend {
+ public:
+  std::string name() const override { return "measured"; }
+  Ceiling measure_ceiling(Precision) override {
+    ++times;
+    return {1e12, 1e11};
+  }
+  KernelChoice choose(const OpCard&, const OpSite&) override { return {}; }
+  std::string choices() const override { return ""; }
+  void pin_choices(const std::string&) override {}
+  std::unique_ptr<Arena> allocate(int64_t) override { return nullptr; }
+  std::unique_ptr<Executable> load(const Plan&, std::span<std::byte* const>) override {
+    return nullptr;
+  }
+  void copy_in(std::byte*, std::span<const std::byte>) override {}
+  void copy_out(std::span<std::byte>, const std::byte*) override {}
+  int times = 0;
+};
+
+TEST_F(MachineCacheTest, TheCeilingIsMeasuredOnce) {
+  Measured backend;
+  const Ledger nothing;
+  for (const Ledger* seen : {static_cast<const Ledger*>(nullptr), &nothing, &nothing}) {
+    const MachineProfile machine = measured_machine(backend, Precision::fp32, seen);
+    ASSERT_TRUE(machine.find(Precision::fp32));
+    EXPECT_EQ(machine.find(Precision::fp32)->ceiling.flops, 1e12);
+    EXPECT_EQ(backend.times, 1);
+  }
+  measured_machine(backend, Precision::tf32);
+  EXPECT_EQ(backend.times, 2);
+}
+
 TEST_F(MachineCacheTest, ADamagedFileIsPassedOverWithANote) {
   MachineProfile m = recall_machine(*backend_);
   m.precisions[Precision::fp32].take_ceiling({1e12, 1e11});

@@ -48,7 +48,8 @@ Metrics metrics_of(double loss) {
 }  // namespace
 
 std::optional<Metrics> validate(const TrainingData& data, Session& session, size_t first_plan,
-                                const std::function<bool()>& stop) {
+                                const std::function<bool()>& stop,
+                                const EvaluationProgress& progress) {
   const bool states = data.set.has_trajectories();
   DisplacementErrors displacements(data.parts, data.set.normalisation);
   ClassHits hits;
@@ -69,6 +70,7 @@ std::optional<Metrics> validate(const TrainingData& data, Session& session, size
   Batch batch;
   for (int64_t i = 0; i < batches.batches_per_epoch(); i += data.validation_stride) {
     if (stop()) return std::nullopt;
+    progress("validating", i, batches.batches_per_epoch());
     batches.fill(i * batches.stride(), batch);
     const size_t plan = first_plan + batch.shape;
     write_batch(session, plan, batch, {scale});
@@ -96,7 +98,8 @@ std::vector<std::string> metric_names(const Takes& takes) {
 }
 
 Metrics evaluate_model(const Model& model, const Settings& settings, const TrainingData& data,
-                       Backend& backend, const fs::path& folder) {
+                       Backend& backend, const fs::path& folder,
+                       const EvaluationProgress& progress) {
   std::vector<Plan> plans;
   for (const BatchShape& shape : data.shapes().evaluate)
     plans.push_back(make_plan(build_eval_graph(model, shape), settings.pass_options(), backend));
@@ -107,7 +110,8 @@ Metrics evaluate_model(const Model& model, const Settings& settings, const Train
   Session session(backend, list);
   load_model(folder, session, model);
   session.run(list.size() - 1);
-  return *validate(data, session, 0, [] { return false; });
+  return *validate(
+      data, session, 0, [] { return false; }, progress);
 }
 
 }  // namespace millrace

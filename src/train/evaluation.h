@@ -29,12 +29,14 @@ void write_batch(Session& session, size_t plan, const Batch& batch, LossScales s
 // evaluation graphs, by shape. Nothing when `stop` said so in between; NaN when there is nothing to
 // validate on.
 std::optional<Metrics> validate(const TrainingData& data, Session& session, size_t first_plan,
-                                const std::function<bool()>& stop);
+                                const std::function<bool()>& stop,
+                                const EvaluationProgress& progress);
 // What they are called, for a model that takes these.
 std::vector<std::string> metric_names(const Takes& takes);
 
 // All validation batches, with the weights of a folder.
 Metrics evaluate_model(const Model& model, const Settings& settings, const TrainingData& data,
-                       Backend& backend, const fs::path& folder);
+                       Backend& backend, const fs::path& folder,
+                       const EvaluationProgress& progress);
 
 }  // namespace millrace

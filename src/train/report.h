@@ -1,6 +1,7 @@
 // What a run tells while it trains, and who listens.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -39,6 +40,8 @@ std::string describe(const StepReport& report);
 std::string describe(const EpochReport& report);
 
 using Metrics = std::map<std::string, double>;
+// What an evaluation does, and how much of it is done; called often.
+using EvaluationProgress = std::function<void(const char* what, int64_t done, int64_t all)>;
 Metrics metrics_of(const StepReport& report);
 Metrics metrics_of(const EpochReport& report);
 std::string describe_evaluation(int64_t step, const Metrics& metrics, bool best);
@@ -51,6 +54,8 @@ class TrainObserver {
   // After every update, before what is due then; may set the ledger's timeline.
   virtual void updated(const UpdateReport&, Ledger&) {}
   virtual void epoch(const EpochReport&) {}
+  // While it validates: what it does, and how much of it is done.
+  virtual void evaluating(const char* /*what*/, int64_t /*done*/, int64_t /*all*/) {}
   virtual void evaluated(int64_t /*step*/, const Metrics&, bool /*best*/) {}
   virtual void sampled(int64_t /*step*/, const std::string& /*text*/) {}
   virtual void saved(int64_t /*step*/) {}  // and on disk

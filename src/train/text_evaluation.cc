@@ -89,7 +89,8 @@ BeamOptions validation_search(const Settings& settings) {
 
 std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& training_data,
                                       BeamSearch& beam, int64_t most,
-                                      const std::function<bool()>& stop) {
+                                      const std::function<bool()>& stop,
+                                      const EvaluationProgress& progress) {
   TextScores scores;
   const Dataset& data = training_data.set;
   const SplitName split = training_data.evaluated;
@@ -102,6 +103,7 @@ std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& tr
   const int64_t count = std::min(most, pairs.size()), at_once = beam.room().sources;
   for (int64_t first = 0; first < count; first += at_once) {
     if (stop()) return std::nullopt;
+    progress("writing texts", first, count);
     std::vector<BeamSource> sources(static_cast<size_t>(std::min(at_once, count - first)));
     std::vector<std::vector<std::string>> rare(sources.size());
     for (size_t i = 0; i < sources.size(); ++i) {
@@ -123,7 +125,8 @@ std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& tr
 }
 
 Metrics evaluate_texts(const Model& model, const Settings& settings, const TrainingData& data,
-                       Backend& backend, const fs::path& folder, const TextEvaluation& options) {
+                       Backend& backend, const fs::path& folder, const TextEvaluation& options,
+                       const EvaluationProgress& progress) {
   const int64_t at_once =
       options.at_once > 0 ? options.at_once : sources_at_once(backend, model, options.beam.beam);
   BeamSession own(model, room_for_all(model, at_once), options.beam, settings.pass_options(),
@@ -131,8 +134,9 @@ Metrics evaluate_texts(const Model& model, const Settings& settings, const Train
   load_model(folder, own.session(), model);
   own.refresh();
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
-  return *evaluate_texts(model, data, own.beam(), options.most > 0 ? options.most : kAll,
-                         [] { return false; });
+  return *evaluate_texts(
+      model, data, own.beam(), options.most > 0 ? options.most : kAll, [] { return false; },
+      progress);
 }
 
 }  // namespace millrace

@@ -17,13 +17,16 @@ struct TextEvaluation {
 BeamOptions validation_search(const Settings& settings);
 
 // With the weights of a folder, of data that has pairs.
-Metrics evaluate_texts(const Model& model, const Settings& settings, const TrainingData& data,
-                       Backend& backend, const fs::path& folder, const TextEvaluation& options);
+Metrics evaluate_texts(
+    const Model& model, const Settings& settings, const TrainingData& data, Backend& backend,
+    const fs::path& folder, const TextEvaluation& options,
+    const EvaluationProgress& progress = [](const char*, int64_t, int64_t) {});
 // With the weights that the search's session holds, of the first `most` pairs. Nothing when `stop`
 // said so in between; NaN when there is nothing to validate on.
 std::optional<Metrics> evaluate_texts(const Model& model, const TrainingData& data,
                                       BeamSearch& beam, int64_t most,
-                                      const std::function<bool()>& stop);
+                                      const std::function<bool()>& stop,
+                                      const EvaluationProgress& progress);
 std::vector<std::string> text_metric_names();
 
 }  // namespace millrace

@@ -500,7 +500,7 @@ class Loop {
     {
       const OwnerScope eval(result_.ledger, Owner::eval);
       const WithAverage weights(*this);
-      validated = validate(data_, session_, programs_.evaluate_plan(), stop_asked);
+      validated = validate(data_, session_, programs_.evaluate_plan(), stop_asked, progress());
       if (validated && programs_.writes_texts()) texts = write_texts();
     }
     if (!validated || !texts) return false;
@@ -521,13 +521,19 @@ class Loop {
     return true;
   }
 
+  EvaluationProgress progress() {
+    return [this](const char* what, int64_t done, int64_t all) {
+      observer_.evaluating(what, done, all);
+    };
+  }
+
   // What the model writes for the first validation pairs; nothing when it is to stop.
   std::optional<Metrics> write_texts() {
     const OwnerScope writing(result_.ledger, Owner::eval_texts);
     refresh();  // an update keeps only those 16-bit copies that it reads itself
     BeamSearch beam(model_, session_, programs_.texts_plan(), validation_room(model_, s_),
                     validation_search(s_));
-    return evaluate_texts(model_, data_, beam, s_.eval_texts, stop_asked);
+    return evaluate_texts(model_, data_, beam, s_.eval_texts, stop_asked, progress());
   }
 
   void save() {

@@ -1292,6 +1292,17 @@ report "CLICOLOR_FORCE" "$(grep -qE "$escape" "$work/err" || echo '  no colour')
 NO_COLOR=1 CLICOLOR_FORCE=1 run plan typo.yaml
 report "NO_COLOR wins" "$(grep -qE "$escape" "$work/err" && echo '  colour')"
 if command -v script >/dev/null; then # a terminal: the bar, with colours and without
+  on_terminal() { TERM=xterm script -qec "'$binary' $*" /dev/null >"$work/out" 2>"$work/err" </dev/null; }
+  on_terminal train good.yaml --run-name slow training.max_steps=40 training.log_interval=1000 data.grammar_chars=2000000
+  report "progress before the first figures, and of validation" "$(grep -qaE 'train +0% .*0/40  first figures at update 40' "$work/out" && grep -qaE 'validating +[0-9]+ %' "$work/out" || echo '  none')"
+  on_terminal eval slow
+  report "progress of eval" "$(grep -qaE 'validating +[0-9]+ %' "$work/out" || echo '  none')"
+  awk 'BEGIN { srand(1); for (i = 0; i < 64000; i++) { for (n = 3 + int(rand() * 6); n > 0; n--) printf "%c", 97 + int(rand() * 26); printf i % 8 ? " " : "\n" } }' >words.txt
+  MILLRACE_CACHE=$work/new on_terminal plan "$repository/configs/quickstart.yaml" data.train=words.txt data.tokenizer=unigram data.vocab_size=2000
+  for wait in 'learning the pieces of the vocabulary, [0-9]+ s' 'its ceiling is measured, once, [0-9]+ s'; do
+    report "what takes seconds is said: $wait" "$(grep -qaE "$wait" "$work/out" || echo '  it is not')"
+  done
+  report "and not told again" "$(MILLRACE_CACHE=$work/new on_terminal plan "$repository/configs/quickstart.yaml"; grep -qaE 'its ceiling' "$work/out" && echo '  it is')"
   TERM=xterm script -qec "'$binary' train good.yaml training.max_steps=40" /dev/null >"$work/out" 2>"$work/err" </dev/null
   report "a bar with colour on a terminal" "$(grep -qaE "$escape" "$work/out" && grep -qa 'train 100%' "$work/out" || echo '  none')"
   NO_COLOR=1 TERM=xterm script -qec "'$binary' train good.yaml training.max_steps=40" /dev/null >"$work/out" 2>"$work/err" </dev/null
