@@ -244,21 +244,19 @@ void take_dataset(LoadedRun& run, const std::string& dataset, const std::string&
 }
 
 // Minutes mean nothing to a schedule: a run on a faster machine would be another run.
-void check_durations(const LoadedRun& run) {
-  const Settings& s = run.settings;
-  auto check = [&](const char* key, const std::vector<Duration>& list) {
-    for (const Duration& d : list)
-      if (d.unit == Duration::Unit::seconds)
-        throw Error({.code = ErrorCode::config,
-                     .what = fmt::format("`{}` cannot be a time", key),
-                     .where = run.schema.where(key),
-                     .expected = "steps, tokens or epochs: results must not depend on the clock",
-                     .got = d.str(),
-                     .remedy = fmt::format("{}=100", key)});
-  };
-  check("training.warmup", {s.schedule.warmup});
-  check("training.eval_every", s.eval_every);
-  check("sample.every", s.sample_every);
+// A shell puts a user's own folder for the `~` of a word, but not behind `a.b=` and in no file.
+void expand_home(std::string& path) {
+  const char* const home = std::getenv("HOME");
+  if (home && path.starts_with("~/")) path.replace(0, 1, home);
+}
+
+void expand_homes(Settings& s) {
+  DataSettings& d = s.data;
+  for (std::string* path : {&s.runs_folder, &d.folder, &d.tokenizer, &s.tuning.init_from})
+    expand_home(*path);
+  for (auto* paths :
+       {&d.train, &d.validation, &d.test, &d.train_target, &d.validation_target, &d.test_target})
+    for (std::string& path : *paths) expand_home(path);
 }
 
 void check_metric(const LoadedRun& run) {
@@ -598,7 +596,9 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   run->config_text = request.bare             ? "{}\n"
                      : request.config.empty() ? std::string(kQuickstartConfig)
                                               : read_file(request.config, 16 << 20);
-  const ModelChoice choice = model_choice(run->config_text, name, request.overrides);
+  ModelChoice choice = model_choice(run->config_text, name, request.overrides);
+  expand_home(choice.init_from);
+  expand_home(choice.runs);
   std::string family;
   if (choice.init_from.empty()) {
     family = family_of(choice);
@@ -613,6 +613,7 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   take_dataset(*run, request.dataset, name);
   for (const std::string& o : request.overrides) run->schema.override_with(o);
   run->schema.finish();
+  expand_homes(run->settings);
   run->settings.model_type = family;
   settle_batch_for_now(*run, request.settled_batch);
   if (std::string& from = run->settings.tuning.init_from; !from.empty()) {
@@ -625,7 +626,6 @@ std::unique_ptr<LoadedRun> load_settings(const RunRequest& request) {
   check_replay(*run);
   check_passes(*run);
   check_device(run->settings.device, run->schema.where("device"));
-  check_durations(*run);
   check_metric(*run);
   return run;
 }

@@ -110,6 +110,12 @@ Key& Key::alias(std::string old_path) {
   return *this;
 }
 
+Key& Key::untimed() {
+  MR_CHECK(type_ == Type::duration || type_ == Type::duration_list, "{} is no duration", path_);
+  untimed_ = true;
+  return *this;
+}
+
 Key& Key::required() {
   required_ = true;
   return *this;
@@ -162,7 +168,12 @@ bool Key::parse_bytes_text(const YamlNode& node, int64_t* value) const {
 }
 
 bool Key::parse_duration_text(const YamlNode& node, Duration* value) const {
-  return node.kind == YamlNode::Kind::scalar && parse_duration(node.text, value);
+  Duration duration;
+  if (node.kind != YamlNode::Kind::scalar || !parse_duration(node.text, &duration) ||
+      (untimed_ && duration.unit == Duration::Unit::seconds))
+    return false;
+  *value = duration;
+  return true;
 }
 
 const YamlNode* Key::assign(const YamlNode& node) {
@@ -563,6 +574,13 @@ void Schema::absent(std::vector<std::string> words, std::string why) {
   }
 }
 
+void Schema::renamed(std::vector<std::string> words, const std::string& path) {
+  for (std::string& word : words) {
+    const bool is_new = renamed_.emplace(std::move(word), path).second;
+    MR_CHECK(is_new, "a word stands for two keys");
+  }
+}
+
 void Schema::refuse_unknown(const std::string& path, std::string where) const {
   if (const auto why = absent_.find(std::string(last_word(path))); why != absent_.end())
     throw Error({.code = ErrorCode::config,
@@ -581,6 +599,10 @@ void Schema::refuse_unknown(const std::string& path, std::string where) const {
     }
   }
   std::string near = nearest(path, paths);
+  if (const auto other = renamed_.find(std::string(last_word(path)));
+      other != renamed_.end() &&
+      std::find(paths.begin(), paths.end(), other->second) != paths.end())
+    near = other->second;
   if (near.empty()) {  // the right word in the wrong section
     const std::string word = nearest(last_word(path), words);
     const auto at = std::find(words.begin(), words.end(), word);

@@ -39,6 +39,7 @@ class Key {
   Key& allow_auto();                 // integer and bytes: the word `auto` is stored as -1
   Key& help(std::string meaning);    // one sentence, for people
   Key& alias(std::string old_path);  // another spelling that is accepted
+  Key& untimed();                    // a duration that is not in seconds
   Key& required();                   // finish() refuses a configuration without it
 
  private:
@@ -83,7 +84,7 @@ class Key {
   double low_ = -std::numeric_limits<double>::infinity();
   double high_ = std::numeric_limits<double>::infinity();
   bool low_open_ = false, high_open_ = false;
-  bool auto_ = false, required_ = false;
+  bool auto_ = false, required_ = false, untimed_ = false;
   std::string default_text_;
 
   bool set_ = false;
@@ -117,6 +118,8 @@ class Schema {
 
   // Keys that people may look for and that are not there, in whatever section: why.
   void absent(std::vector<std::string> words, std::string why);
+  // What others call a key.
+  void renamed(std::vector<std::string> words, const std::string& path);
 
   void load(const fs::path& file);  // YAML or JSON
   void load_text(std::string_view text, const std::string& name);
@@ -166,7 +169,8 @@ class Schema {
 
   std::deque<Key> keys_;  // in the order of declaration; references stay valid
   int loads_ = 0;
-  std::map<std::string, std::string> absent_;  // word -> why
+  std::map<std::string, std::string> absent_;   // word -> why
+  std::map<std::string, std::string> renamed_;  // word -> path
 
   struct Alternatives {
     std::string section, of, help, file;

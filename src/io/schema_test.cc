@@ -91,6 +91,30 @@ TEST_F(SchemaTest, WhatIsNotThereOnPurposeIsExplained) {
   }
 }
 
+TEST_F(SchemaTest, WhatOthersCallAKeyIsKnown) {
+  schema_.renamed({"per_step", "lr"}, "training.batch_size");
+  schema_.renamed({"dropuot"}, "model.elsewhere");  // a key that this model has not
+  EXPECT_EQ(load_error("training: {lr: 1}\n").remedy, "did you mean `training.batch_size`?");
+  EXPECT_EQ(load_error("per_step: 1\n").remedy, "did you mean `training.batch_size`?");
+  EXPECT_EQ(load_error("model: {dropuot: 1}\n").remedy, "did you mean `model.dropout`?");
+}
+
+TEST_F(SchemaTest, AnUntimedDurationIsNoTime) {
+  Duration warmup;
+  std::vector<Duration> every;
+  schema_.duration("training.warmup", &warmup).untimed();
+  schema_.duration_list("training.every", &every).untimed();
+  schema_.load_text("training: {warmup: 2 epochs, every: [3, 1 epoch]}\n", "f.yaml");
+  EXPECT_EQ(warmup, (Duration{2, Duration::Unit::epochs}));
+  EXPECT_EQ(every.size(), 2u);
+  for (const char* text : {"training: {warmup: 10 minutes}\n", "training: {every: [3, 10 s]}\n",
+                           "training: {every: 10m}\n"}) {
+    const ErrorFields error = load_error(text);
+    EXPECT_EQ(error.expected.find("minutes"), std::string::npos) << error.expected;
+    EXPECT_NE(error.expected.find("no time"), std::string::npos) << error.expected;
+  }
+}
+
 TEST_F(SchemaTest, LoadsJson) {
   schema_.load_text(
       R"({"name": "j", "model": {"vocab": "auto", "dropout": 0.5}, "memory": {"limit": "1MiB"},

@@ -95,10 +95,12 @@ std::string Key::expected() const {
       text = "a size such as 8GiB or 512MB, 0 for no limit";
       break;
     case Type::duration:
-      text = "a duration such as 500 (steps), 1e6 tokens, 2 epochs or 10 minutes";
+      text = untimed_ ? "a duration such as 500 (steps), 1e6 tokens or 2 epochs, and no time"
+                      : "a duration such as 500 (steps), 1e6 tokens, 2 epochs or 10 minutes";
       break;
     case Type::duration_list:
-      text = "durations such as 500, 2 epochs or [1 epoch, 10 minutes]";
+      text = untimed_ ? "durations such as 500 (steps), 2 epochs or [1 epoch, 500], and no times"
+                      : "durations such as 500, 2 epochs or [1 epoch, 10 minutes]";
       break;
     case Type::integer_rows:
       text = "a list of lists of integers such as [[1, 2], [3, 4]]";

@@ -35,12 +35,31 @@ void declare_absent_keys(Schema& s) {
            "graphs are always compiled; `training.use_compile` is about capturing them on a GPU");
   s.absent({"cudnn_benchmark", "autotune", "autotune_kernels"},
            "algorithms are always timed, once for each machine, and remembered");
-  s.absent({"gradient_accumulation_steps", "accumulation_steps", "grad_accum_steps",
-            "accumulate_grad_batches"},
-           "`training.grad_accum` is the key for it");
-  s.absent({"per_device_train_batch_size", "micro_batch_size", "per_gpu_batch_size"},
-           "`training.batch_size` is the key for it");
-  s.absent({"save_steps", "save_interval", "save_every"}, "`checkpoint.every` is the key for it");
+  s.renamed({"lr", "max_lr"}, "training.learning_rate");
+  s.renamed({"epochs", "num_train_epochs", "max_epochs", "n_epochs"}, "training.num_epochs");
+  s.renamed({"max_iters", "max_train_steps", "total_steps", "num_steps"}, "training.max_steps");
+  s.renamed({"gradient_accumulation_steps", "accumulation_steps", "grad_accum_steps",
+             "accumulate_grad_batches"},
+            "training.grad_accum");
+  s.renamed({"per_device_train_batch_size", "micro_batch_size", "per_gpu_batch_size"},
+            "training.batch_size");
+  s.renamed({"block_size", "context_length", "context_size", "seq_len", "seq_length",
+             "sequence_length", "max_seq_len", "max_seq_length"},
+            "training.max_length");
+  s.renamed({"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"},
+            "training.gradient_clip");
+  s.renamed({"warmup_iters", "num_warmup_steps"}, "training.warmup");
+  s.renamed({"lr_scheduler", "lr_scheduler_type"}, "training.schedule");
+  s.renamed({"adam_beta1"}, "training.beta1");
+  s.renamed({"adam_beta2"}, "training.beta2");
+  s.renamed({"adam_epsilon", "epsilon"}, "training.eps");
+  s.renamed({"eval_interval", "eval_steps"}, "training.eval_every");
+  s.renamed({"logging_steps", "log_every"}, "training.log_interval");
+  s.renamed({"save_steps", "save_interval", "save_every"}, "checkpoint.every");
+  s.renamed({"n_embd", "n_embed", "hidden_size", "embed_dim"}, "model.d_model");
+  s.renamed({"n_layer", "n_layers", "num_hidden_layers"}, "model.num_layers");
+  s.renamed({"n_head", "n_heads", "num_attention_heads"}, "model.num_heads");
+  s.renamed({"out_dir", "output_dir"}, "runs_folder");
 }
 
 }  // namespace millrace

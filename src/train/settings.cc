@@ -242,6 +242,7 @@ void Settings::declare(Schema& s) {
       .help("Learning-rate schedule after warm-up; wsd is warm-up, stable, decay.");
   s.duration("training.warmup", &schedule.warmup)
       .alias("training.warmup_steps")
+      .untimed()
       .help("Linear warm-up, in steps, tokens or epochs.");
   s.number("training.min_learning_rate_ratio", &schedule.min_ratio)
       .range(0, 1)
@@ -256,6 +257,7 @@ void Settings::declare(Schema& s) {
           "Keeps an average of the weights with this decay (0.999), which is validated and saved "
           "as the model; 0: none.");
   s.duration_list("training.eval_every", &eval_every)
+      .untimed()
       .help("Validate so often, in steps, tokens or epochs; empty: five times in a run.");
   s.integer("training.max_eval_batches", &max_eval_batches)
       .range(0, 1e12)
@@ -370,6 +372,7 @@ void Settings::declare(Schema& s) {
       .max(100)
       .help("Sampling temperature; 0: the likeliest token.");
   s.duration_list("sample.every", &sample_every)
+      .untimed()
       .help("Show a sample during training so often; empty: at the end only.");
 }
 

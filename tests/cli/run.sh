@@ -1183,7 +1183,11 @@ holds "and it goes on" 0 'changed  runtime.stop_after: 2 steps -> ' 'step=3/3'
 refused "a metric that is not there" 2 'checkpoint.metric' 'accuracy' 'expected: one of eval/loss' 'remedy:   checkpoint.metric=eval/loss' -- train good.yaml checkpoint.metric=accuracy
 refused "a metric of almost this name" 2 'checkpoint.metric' 'eval/blue' 'did you mean `eval/bleu`?' -- train good.yaml checkpoint.metric=eval/blue
 refused "a metric nearly there" 2 'got:      eval/los' 'did you mean `eval/loss`' -- train good.yaml checkpoint.metric=eval/los
-refused "warm-up as a time" 2 '`training.warmup` cannot be a time' 'expected:' '3 minutes' 'remedy:' -- train good.yaml "training.warmup=3 minutes"
+refused "warm-up as a time" 2 'bad value for `training.warmup`' 'expected: a duration such as 500 (steps), 1e6 tokens or 2 epochs, and no time' '3 minutes' 'remedy:' -- train good.yaml "training.warmup=3 minutes"
+refused "validation by the clock" 2 'bad value for `training.eval_every`' 'and no times' '10 minutes' 'remedy:' -- train good.yaml "training.eval_every=10 minutes"
+for other in training.epochs=3:training.num_epochs training.lr=1:training.learning_rate lr=1:training.learning_rate n_embd=8:model.d_model model.n_layer=1:model.num_layers max_iters=5:training.max_steps block_size=9:training.max_length max_grad_norm=1:training.gradient_clip gradient_accumulation_steps=2:training.grad_accum training.per_device_train_batch_size=4:training.batch_size num_train_epochs=1:training.num_epochs; do
+  refused "what others call ${other#*:}" 2 'unknown key' "did you mean \`${other#*:}\`?" -- train good.yaml "${other%:*}"
+done
 refused "a unit that is none" 2 'training.eval_every' '3 fortnights' 'expected:' 'remedy:' -- train good.yaml "training.eval_every=3 fortnights"
 run train good.yaml "training.eval_every=1 epoch" training.max_steps=0 training.num_epochs=2 data.grammar_chars=1000
 report "validation once an epoch" "$([ "$code" -eq 0 ] && [ "$(grep -c '"type":"eval"' runs/latest/metrics.jsonl)" -eq 2 ] || echo "  exit code $code, $(grep -c '"type":"eval"' runs/latest/metrics.jsonl) times")"
