@@ -82,11 +82,28 @@ std::string remedy_for(int error) {
   }
 }
 
-[[noreturn]] void fail(const char* doing, const fs::path& path, int error) {
+// Where people did not choose the place themselves they are told how to.
+bool is_in_cache(const fs::path& path) {
+  try {
+    const fs::path cache = cache_folder();
+    return std::mismatch(cache.begin(), cache.end(), path.begin(), path.end()).first == cache.end();
+  } catch (const Error&) {
+    return false;  // there is none
+  }
+}
+
+// `asked` is what this was done for.
+[[noreturn]] void fail(const char* doing, const fs::path& path, int error, const fs::path& asked) {
+  std::string remedy = remedy_for(error);
+  if (is_in_cache(asked))
+    remedy += std::string(remedy.empty() ? "" : ", or ") + "set MILLRACE_CACHE to another folder";
   throw Error({.code = ErrorCode::failure,
                .what = fmt::format("{}: {}", doing, std::generic_category().message(error)),
                .where = path.string(),
-               .remedy = remedy_for(error)});
+               .remedy = remedy});
+}
+[[noreturn]] void fail(const char* doing, const fs::path& path, int error) {
+  fail(doing, path, error, path);
 }
 
 [[noreturn]] void fail_on_size(const fs::path& path, int64_t limit) {
@@ -177,11 +194,13 @@ FileDigest digest_of_file(const fs::path& path) {
 
 void set_file_system(FileSystem* system) { current_system = system ? system : &real_system; }
 
-void create_folders(const fs::path& path) {
+namespace {
+
+void create_folders_for(const fs::path& path, const fs::path& asked) {
   if (path.empty()) return;
   int made = file_system().mkdir(path.c_str());
   if (made != 0 && errno == ENOENT && path.has_parent_path() && path.parent_path() != path) {
-    create_folders(path.parent_path());
+    create_folders_for(path.parent_path(), asked);
     made = file_system().mkdir(path.c_str());
   }
   if (made == 0) {
@@ -191,8 +210,12 @@ void create_folders(const fs::path& path) {
   const int error = errno;
   std::error_code ignored;
   if (!(error == EEXIST && fs::is_directory(path, ignored)))
-    fail("cannot create the folder", path, error == EEXIST ? ENOTDIR : error);
+    fail("cannot create the folder", path, error == EEXIST ? ENOTDIR : error, asked);
 }
+
+}  // namespace
+
+void create_folders(const fs::path& path) { create_folders_for(path, path); }
 
 void rename_path(const fs::path& from, const fs::path& to) {
   if (file_system().rename(from.c_str(), to.c_str()) != 0) fail("cannot rename to", to, errno);

@@ -276,6 +276,14 @@ TEST_F(FileTest, CacheFolder) {
   EXPECT_EQ(cache_folder(), "/xdg/millrace");
   setenv("MILLRACE_CACHE", "/own", 1);
   EXPECT_EQ(cache_folder(), "/own");
+  // Where it cannot be written people are told how to move it, and nowhere else.
+  setenv("MILLRACE_CACHE", "/proc/.cache/millrace", 1);
+  const auto remedy_of = [this](const char* folder) {
+    return error_of([&] { create_folders(folder); }).remedy;
+  };
+  for (const char* folder : {"/proc/.cache/millrace", "/proc/.cache/millrace/data/seen"})
+    EXPECT_EQ(remedy_of(folder), "check the path, or set MILLRACE_CACHE to another folder");
+  EXPECT_EQ(remedy_of("/proc/.cache/runs"), "check the path");
   for (const auto& [name, value] : saved) {
     value.empty() ? unsetenv(name) : setenv(name, value.c_str(), 1);
   }

@@ -1295,6 +1295,12 @@ CLICOLOR_FORCE=1 run plan typo.yaml
 report "CLICOLOR_FORCE" "$(grep -qE "$escape" "$work/err" || echo '  no colour')"
 NO_COLOR=1 CLICOLOR_FORCE=1 run plan typo.yaml
 report "NO_COLOR wins" "$(grep -qE "$escape" "$work/err" && echo '  colour')"
+HOME=/proc XDG_CACHE_HOME= MILLRACE_CACHE= run plan good.yaml
+holds "a cache that cannot be written" 1 'cannot create the folder' '/proc/.cache' 'or set MILLRACE_CACHE to another folder'
+mkdir -p home && for i in $(seq 200); do echo "line $i of the text"; done >home/lines.txt
+HOME=$box/home run data stats good.yaml 'data.train=~/lines.txt'
+holds "a path in the user's own folder" 0 "$box/home/lines.txt"
+rm -r home
 if command -v script >/dev/null; then # a terminal: the bar, with colours and without
   on_terminal() { TERM=xterm script -qec "'$binary' $*" /dev/null >"$work/out" 2>"$work/err" </dev/null; }
   on_terminal train good.yaml --run-name slow training.max_steps=40 training.log_interval=1000 data.grammar_chars=2000000
