@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 
 // Part of every key: another number when the same files would give other tokens or other files.
 constexpr int kVersion = 3;
+constexpr int kMemo = 1;  // another number when the same request would have another key
 
 void check_options(const DataOptions& options, bool grammar) {
   for (const auto& [key, value] :
@@ -153,6 +154,11 @@ std::string key_of_content(const DataRequest& request, DataObserver& observer) {
     all["content"].push_back(digest_of_file(s.path).xxh3);
     done += s.bytes;
   }
+  // Only where it matters: what was made of other files before this was known is still good.
+  if (request.records.is_plain_text())
+    for (const SplitFiles& source : request.sources)
+      for (const fs::path& file : source.files)
+        if (!is_plain_text(file)) all["plain_text"] = true;
   return digest_of(all.dump()).xxh3;
 }
 
@@ -265,7 +271,7 @@ DataRequest make_data_request(const DataOptions& options) {
 std::string key_of(const DataRequest& request, DataObserver& observer) {
   const fs::path memo =
       data_cache_folder() / "seen" /
-      (digest_of(Json{request.choices, stamps_json(request.stamps)}.dump()).xxh3 + ".json");
+      (digest_of(Json{kMemo, request.choices, stamps_json(request.stamps)}.dump()).xxh3 + ".json");
   if (const auto remembered = remembered_key(request, memo)) return *remembered;
   const int64_t noted = clock_ns();
   const std::string key = key_of_content(request, observer);

@@ -20,6 +20,19 @@ namespace {
 
 constexpr const char* kMeta = "dataset.json";
 
+std::string plain_text_note(const PlainTextCounts& counts) {
+  if (counts.files == 0) return "";
+  std::string text = fmt::format("{} file{} written as on Windows: ", with_commas(counts.files),
+                                 counts.files == 1 ? "" : "s");
+  if (counts.line_ends > 0)
+    text += fmt::format("{} line ends CR LF are read as LF", with_commas(counts.line_ends));
+  if (counts.marks > 0)
+    text += fmt::format("{}{} byte-order mark{} at the start passed over",
+                        counts.line_ends > 0 ? ", " : "", with_commas(counts.marks),
+                        counts.marks == 1 ? "" : "s");
+  return text;
+}
+
 // --- opening and making
 
 // Makes the tokens of a request in the cache, and again when they were damaged there.
@@ -298,6 +311,8 @@ Prepared Maker::make() const {
     Prepared prepared = write_token_stores(staging, key_, *tokenizer, request_.records, sources,
                                            threads, request_.file_bytes, progress);
     check_unchanged(request_);
+    if (const std::string note = plain_text_note(prepared.plain_text); !note.empty())
+      observer_.note(note);
     const TokenizerFile file = tokenizer->file();
     DatasetHeader header{.key = key_,
                          .file_bytes = request_.file_bytes,

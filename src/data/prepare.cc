@@ -254,6 +254,7 @@ Prepared write_token_stores(const fs::path& folder, const std::string& key,
     for (const auto* writer : {&of.tokens, &of.target_texts})
       if (*writer) (*writer)->commit();
   prepared.counts = reader.counts();
+  prepared.plain_text = reader.plain_text();
   prepared.seconds = seconds_since(begin);
   return prepared;
 }

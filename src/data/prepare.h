@@ -30,6 +30,7 @@ using ProgressFunction =
 
 struct Prepared {
   RecordCounts counts;
+  PlainTextCounts plain_text;
   OrderedWorkTimes times;  // of tokenizing
   double seconds = 0;
 };

@@ -120,7 +120,13 @@ bool RecordReader::open_text() {
     }
     if (!limit && file_ < source.files.size()) {
       const fs::path& path = source.files[file_++];
-      stream_ = open_byte_stream(path);
+      if (options_.is_plain_text()) {
+        auto text = std::make_unique<PlainText>(path);
+        plain_ = text.get();
+        stream_ = std::move(text);
+      } else {
+        stream_ = open_byte_stream(path);
+      }
       pending_.clear();
       place_ = {path.string()};
       if (options_.format == DataFormat::tokens) skip_token_header(path);
@@ -185,6 +191,12 @@ bool RecordReader::next_piece(RecordBlock& block) {
   if (closes) {
     counts_.records[static_cast<size_t>(block.split)] += 1;
     if (stream_) bytes_done_ += stream_->file_bytes_read();
+    if (plain_) {
+      plain_text_.files += plain_->had_mark() || plain_->line_ends() > 0 ? 1 : 0;
+      plain_text_.line_ends += plain_->line_ends();
+      plain_text_.marks += plain_->had_mark() ? 1 : 0;
+    }
+    plain_ = nullptr;
     stream_.reset();
     place_.file.clear();
   } else {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "data/plain_text.h"
 #include "data/record_file.h"
-#include "io/byte_stream.h"
 #include "io/text_place.h"
 
 namespace millrace {
@@ -56,6 +56,8 @@ struct RecordOptions {
   int64_t max_chars = 0, max_records = 0;  // of the training files; 0: no limit
   bool count_bytes = false;                // characters are bytes
   bool skip_bad = false;
+  // A long text that is read as such. Where characters are bytes, a file is its bytes.
+  bool is_plain_text() const { return format == DataFormat::text && !count_bytes; }
   bool joined = false;     // no end token between source and target
   bool any_bytes = false;  // texts need not be UTF-8: the tokenizer takes whatever bytes there are
   int token_width = 2;     // of files of tokens that do not say
@@ -75,6 +77,11 @@ struct RecordCounts {
   std::string first_bad;  // what was wrong with it
 };
 
+// What was read otherwise than it stands in the files (data/plain_text.h).
+struct PlainTextCounts {
+  int64_t files = 0, line_ends = 0, marks = 0;
+};
+
 class RecordReader {
  public:
   RecordReader(RecordOptions options, std::vector<SplitFiles> sources);
@@ -87,6 +94,7 @@ class RecordReader {
   bool next(RecordBlock& block);
 
   const RecordCounts& counts() const { return counts_; }
+  const PlainTextCounts& plain_text() const { return plain_text_; }
   int64_t file_bytes_read() const;  // of the files as they are, for progress
 
  private:
@@ -109,6 +117,7 @@ class RecordReader {
   std::vector<SplitFiles> sources_;
   std::function<size_t(std::string_view)> cut_;
   RecordCounts counts_;
+  PlainTextCounts plain_text_;
   size_t source_ = 0, file_ = 0;  // the next to be opened
   RecordCounts before_;           // of the sources before
   int64_t bytes_done_ = 0;        // of the files before the one at hand
@@ -116,6 +125,7 @@ class RecordReader {
   bool full_ = false;             // a limit was reached
 
   std::unique_ptr<ByteStream> stream_;  // of a long text
+  const PlainText* plain_ = nullptr;    // the same, where it is read as text
   int token_width_ = 0;                 // of the file at hand
   std::string pending_;
   TextPlace place_;

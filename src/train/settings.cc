@@ -35,8 +35,10 @@ void Settings::declare(Schema& s) {
   s.text_list("data.test_target", &data.test_target).help("The same beside data.test.");
   s.choice("data.format", &data.format, format_names())
       .help(
-          "What the files are. text: one long text; lines: a record a line; jsonl, csv, tsv: "
-          "records with named fields; tokens: ids as uint16 or uint32; auto: by their ending.");
+          "What the files are. text: one long text, in which CR LF is read as LF and a mark at the "
+          "start (BOM) is passed over, but not by the byte tokenizer; lines: a record a line; "
+          "jsonl, csv, tsv: records with named fields; tokens: ids as uint16 or uint32; auto: by "
+          "their ending.");
   s.text_list("data.fields", &data.fields)
       .help("Fields of jsonl, csv and tsv to read: one, or two as source and target; empty: text.");
   s.choice("data.separator", &data.separator, {"end", "none"})
@@ -256,6 +258,7 @@ void Settings::declare(Schema& s) {
       .help(
           "Keeps an average of the weights with this decay (0.999), which is validated and saved "
           "as the model; 0: none.");
+  // No times: results must not depend on the clock.
   s.duration_list("training.eval_every", &eval_every)
       .untimed()
       .help("Validate so often, in steps, tokens or epochs; empty: five times in a run.");
