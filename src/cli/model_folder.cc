@@ -64,7 +64,8 @@ fs::path find_initial_folder(const fs::path& runs, const std::string& what,
                              const std::string& where) {
   const fs::path given = what;
   if (fs::is_directory(given) && !fs::exists(given / kWholeModel.config) &&
-      !fs::exists(given / kAdapterModel.config) && !fs::exists(given / "config.resolved.yaml"))
+      !fs::exists(given / kAdapterModel.config) && !fs::exists(given / "config.resolved.yaml") &&
+      !RunFolder::newest(given, ""))
     throw Error({.code = ErrorCode::config,
                  .what = "the folder has no model",
                  .where = where,

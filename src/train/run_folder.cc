@@ -17,6 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kLatest = "latest";  // a link
+
 double wall_seconds() {
   timeval wall{};
   gettimeofday(&wall, nullptr);
@@ -64,7 +66,7 @@ std::unique_ptr<RunFolder> RunFolder::create(const fs::path& runs, const std::st
   create_folders(run->path_);
   run->lock();
   try {
-    if (is_latest) replace_link(runs / "latest", fs::path(name) / id);
+    if (is_latest) replace_link(runs / kLatest, fs::path(name) / id);
   } catch (const Error&) {
     // A convenience for people; a file system without links does without it.
   }
@@ -82,21 +84,24 @@ std::optional<fs::path> RunFolder::newest(const fs::path& runs, const std::strin
   std::error_code error;
   for (fs::directory_iterator entry(runs / name, error), end; !error && entry != end;
        entry.increment(error))
-    if (is_run(entry->path())) found.push_back(entry->path());
+    if (is_run(entry->path()) && entry->path().filename() != kLatest)
+      found.push_back(entry->path());
   if (found.empty()) return std::nullopt;
   return *std::max_element(found.begin(), found.end());  // names begin with the time
 }
 
 fs::path RunFolder::find(const fs::path& runs, const std::string& what) {
   std::error_code error;
-  for (const fs::path& base : {fs::path(what), runs / what}) {
+  // What a shell completes ends with a slash.
+  const std::string name = what.substr(0, what.find_last_not_of('/') + 1);
+  for (const fs::path& base : {fs::path(name), runs / name}) {
+    if (name.empty()) break;
     if (is_run(base)) return fs::canonical(base);
     // <run>/checkpoints/checkpoint-120
     const fs::path above = base.parent_path().parent_path();
     if (fs::is_directory(base, error) && !above.empty() && is_run(above)) return above;
+    if (const auto newest_run = newest(base, "")) return *newest_run;
   }
-  const bool plain = !what.empty() && what[0] != '.' && what.find('/') == what.npos;
-  if (const auto newest_run = plain ? newest(runs, what) : std::nullopt) return *newest_run;
   throw Error({.code = ErrorCode::config,
                .what = "no run at " + quote(what),
                .where = printable(what, 300),

@@ -26,8 +26,8 @@ class RunFolder {
   static std::unique_ptr<RunFolder> create(const fs::path& runs, const std::string& name,
                                            bool is_latest = true);
   static std::unique_ptr<RunFolder> open(const fs::path& folder);
-  // The folder a person means: a run folder, a name under `runs`, or a checkpoint in a run folder.
-  // Error when there is none.
+  // The folder a person means: a run folder, the newest run of a name under `runs` or in a folder,
+  // or a checkpoint in a run folder. Error when there is none.
   static fs::path find(const fs::path& runs, const std::string& what);
   // The newest run of that name, or nothing.
   static std::optional<fs::path> newest(const fs::path& runs, const std::string& name);

@@ -476,6 +476,15 @@ report "no tokens" "$([ "$code" -eq 0 ] && [ ! -s "$work/out" ] || echo "  exit 
 run train good.yaml --run-name bytes --max-steps 1 data.tokenizer=byte model.positions=rotary model.num_kv_heads=1
 run generate runs/bytes/* --prompt 'é☃' --max-tokens 300 --temperature 20
 report "bytes come out as UTF-8, from a shape without a name elsewhere" "$([ "$code" -eq 0 ] && iconv -f UTF-8 -t UTF-8 "$work/out" >/dev/null && [ "$(wc -m <"$work/out")" -gt 100 ] || echo "  exit code $code, or not UTF-8")"
+name=$(basename "$(dirname "$first")")
+for run_of in "runs/$name/" "$name/" "runs/$name" "$first/" "$name"; do
+  run generate "$run_of" --prompt the --max-tokens 5
+  holds "generate $run_of" 0
+done
+run export "runs/$name/" completed
+holds "export runs/$name/" 0 'parameters in'
+rm -r completed
+refused "a folder of no runs" 2 'no run at `runs/`' 'a folder without run.json' 'remedy:' -- generate runs/ --prompt the
 unwritten generate "$checkpoint" --prompt the --max-tokens 5
 for json in '' --json; do
   unwritten plan good.yaml $json
