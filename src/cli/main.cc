@@ -12,9 +12,11 @@
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/commit.h"
 #include "cli/standard_output.h"
 #include "core/text.h"
 #include "cpu/machine.h"
+#include "exec/cuda_library.h"
 
 namespace {
 
@@ -56,7 +58,8 @@ Examples
 
 Signals to a training run: SIGINT or SIGTERM saves and stops (a second one stops at once), SIGUSR1 saves.
 Results go to standard output, progress to standard error. Run folders are made under runs/.
-Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 5 slower, 10 diverged, 75 stopped and saved.
+Exit codes: 0 done, 1 failure, 2 usage or config, 3 does not fit, 4 findings (doctor --fail-on), 5 slower, 10 diverged,
+75 stopped and saved.
 `millrace COMMAND --help` tells more.
 )";
 
@@ -114,7 +117,23 @@ void add_beam(CLI::App* command, millrace::BeamOptions& beam, int64_t& at_once) 
          int64_t{1}, int64_t{65536});
 }
 
+std::string version_text() {
+  namespace cpu = millrace::cpu;
+  const std::string commit = millrace::kCommit;
+  return fmt::format("millrace {}{}\ninstructions  {}{}\noneDNN        {}\nCUDA backend  {}",
+                     MILLRACE_VERSION, commit.empty() ? "" : ", commit " + commit,
+                     cpu::isa_name(cpu::best_isa()), cpu::multiplies_bf16() ? ", bf16" : "",
+                     cpu::onednn_version(), millrace::has_cuda_library() ? "yes" : "no");
+}
+
 int run(int argc, char** argv) {
+  // As other programs have it.
+  static char help[] = "--help", version[] = "--version";
+  if (argc > 1 && std::string_view(argv[1]) == "version") argv[1] = version;
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    if (argc > 2) argv[1] = argv[2];
+    argv[argc > 2 ? 2 : 1] = help;
+  }
   if (argc == 1 ||
       (argc == 2 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h"))) {
     millrace::put(kHelp);
@@ -122,7 +141,7 @@ int run(int argc, char** argv) {
   }
   CLI::App app{"millrace"};
   app.name("millrace");
-  app.set_version_flag("--version", std::string("millrace " MILLRACE_VERSION));
+  app.set_version_flag("--version", version_text);
   app.require_subcommand(1);
   millrace::TrainArguments train;
   millrace::PlanArguments plan;

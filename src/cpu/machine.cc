@@ -46,10 +46,14 @@ std::string machine_name() {
   return fmt::format("{}, {} threads, {}", cpu_model(), threads(), isa_name(best_isa()));
 }
 
-std::string machine_fingerprint() {
+std::string onednn_version() {
   const dnnl_version_t* v = dnnl_version();
-  std::string id = fmt::format("{}-{}-onednn{}.{}.{}", cpu_model(), isa_name(best_isa()), v->major,
-                               v->minor, v->patch);
+  return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+}
+
+std::string machine_fingerprint() {
+  std::string id =
+      fmt::format("{}-{}-onednn{}", cpu_model(), isa_name(best_isa()), onednn_version());
   for (char& ch : id)
     if (!std::isalnum(static_cast<unsigned char>(ch)) && ch != '.' && ch != '-') ch = '_';
   return id;

@@ -1295,7 +1295,20 @@ for command in $commands; do
   report "$command --help" "$([ "$code" -eq 0 ] && grep -q -- '--help' "$work/out" || echo "  exit code $code")"
 done
 run --version
-report "--version" "$([ "$code" -eq 0 ] && grep -qE '^millrace [0-9]+\.[0-9]+' "$work/out" || echo "  exit code $code")"
+holds "--version" 0 'instructions  avx' 'oneDNN        ' 'CUDA backend  '
+if git -C "$repository" rev-parse HEAD >"$work/commit" 2>/dev/null; then
+  report "--version names a commit" "$(git -C "$repository" cat-file -e "$(sed -n 's/^millrace .*, commit //p' "$work/out")" 2>&1 || cat "$work/out")"
+fi
+cp "$work/out" "$work/text"
+run version
+report "version is --version" "$(cmp "$work/text" "$work/out" 2>&1)"
+run help
+report "help is --help" "$([ "$code" -eq 0 ] && cmp "$work/help" "$work/out" 2>&1 || echo "  exit code $code, or another text")"
+run train --help
+cp "$work/out" "$work/text"
+run help train
+report "help COMMAND is COMMAND --help" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || echo "  exit code $code, or another text")"
+report "every exit code is in the help" "$(for number in 0 1 2 3 4 5 10 75; do grep -A1 '^Exit codes' "$work/help" | grep -qE "(: |, |^)$number [a-z]" || echo "  not $number"; done)"
 
 escape=$'\033\\[[0-9;]*m'
 run plan typo.yaml
