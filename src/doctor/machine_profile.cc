@@ -339,9 +339,7 @@ MachineProfile measured_machine(Backend& backend, Precision precision, const Led
   if (known && (!seen || raised(known->ceiling, *seen) == known->ceiling)) return machine;
   const Ceiling measured = backend.measure_ceiling(precision);
   if (measured.flops <= 0 || measured.bytes <= 0) return machine;
-  PrecisionProfile& profile = machine.precisions[precision];
-  profile.take_ceiling(measured);
-  if (seen) profile.ceiling = raised(profile.ceiling, *seen);
+  machine.precisions[precision].take_ceiling(seen ? raised(measured, *seen) : measured);
   remember_machine(machine, backend);
   return machine;
 }
