@@ -130,19 +130,21 @@ void build_average(Builder& b, const std::vector<ParameterGradient>& list,
                    const std::vector<Value>& updated, Value scale) {
   std::vector<Value> in;
   for (const auto& p : list)
-    in.push_back(
-        b.leaf(Leaf::optimizer_state, "ema." + p.parameter.name, {p.parameter.shape, DType::f32}));
+    in.push_back(b.leaf(Leaf::optimizer_state, "ema." + p.parameter.name,
+                        {p.parameter.shape, DType::f32}));
   in.insert(in.end(), updated.begin(), updated.end());
   in.push_back(b.input("ema_rate", {Shape{}, DType::f32}));
   // -1, or NaN where the scale of the gradient is not finite: then nothing is written.
   ExpressionBuilder e(1);
   const Term nothing = e.apply(Function::sub, e.operand(0), e.operand(0));
-  in.push_back(b.elementwise(e.finish({e.apply(Function::sub, nothing, e.constant(1))}), {scale}));
+  in.push_back(
+      b.elementwise(e.finish({e.apply(Function::sub, nothing, e.constant(1))}), {scale}));
   in.push_back(b.update_number());
   const std::vector<double> whole(list.size(), 1.0);
-  const auto next = b.op_all(
-      "sgd", in,
-      {{"n", static_cast<int64_t>(list.size())}, {"decay", decay_text(whole)}, {"momentum", 0.0}});
+  const auto next = b.op_all("sgd", in,
+                             {{"n", static_cast<int64_t>(list.size())},
+                              {"decay", decay_text(whole)},
+                              {"momentum", 0.0}});
   for (size_t i = 0; i < list.size(); ++i) b.update(in[i], next[i]);
 }
 
