@@ -343,7 +343,7 @@ def profile(way, words, device, updates, draw, temp):
             raise RuntimeError(said[at + 7:].split("\n")[0] if at >= 0 else said[-200:] or f"status {status}")
     told = json.loads(out)
     return {"tokens_per_s": told["useful_tokens_per_second"], "update_s": told["update_seconds"]["mean"], "paced_s": told["seconds_with_occasions"],
-            "within": told["update_seconds"]["noise_share"], "peak_bytes": told.get("device_bytes", usage.ru_maxrss * 1024),
+            "within": told["update_seconds"]["noise_share"] or 0, "peak_bytes": told.get("device_bytes", usage.ru_maxrss * 1024),
             "useful_share": told["useful_share"], "forward_s": told["budget_seconds"]["forward"], "input_wait_s": told["budget_seconds"]["input_wait"],
             "validation_s": told["validation"]["seconds"]}
 

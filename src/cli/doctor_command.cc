@@ -1,5 +1,6 @@
 // millrace doctor: where the time of a training goes, what would make it faster, tried for real.
 // millrace tune: the search behind it, over everything that can be tried.
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -63,21 +64,20 @@ std::string now_text() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts)};
 }
 
-// As it could be typed into a shell again.
+// A word as it could be typed into a shell.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string s = "'";
+  for (const char c : text) s += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return s + "'";
+}
+
 std::string command_text(const DoctorArguments& a) {
   const DoctorArguments usual;
   std::string s = a.everything ? "millrace tune" : "millrace doctor";
-  auto word = [&](const std::string& text) {
-    constexpr std::string_view kPlain =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-    if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) {
-      s += " " + text;
-      return;
-    }
-    s += " '";
-    for (const char c : text) s += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    s += "'";
-  };
+  auto word = [&](const std::string& text) { s += " " + shell_word(text); };
   auto option = [&](const char* name, const std::string& value, const std::string& left_out) {
     if (value == left_out) return;
     word(name);
@@ -99,7 +99,9 @@ struct Known {
   bool on_host = true, packable = false;
   std::string saving;  // what is computed twice or cut, to fit
   int64_t vocabulary = 0, words = 0;
+  int64_t parameters = 0;
   std::string machine, data, batching, fast_precision;
+  double fast_flops = 0;     // that are known in it; 0: not known
   double flops_of_kind = 0;  // what another of its kind was measured to do; 0: not known
 };
 
@@ -117,6 +119,27 @@ std::vector<std::string> device_notes(const Known& known, const nlohmann::ordere
         "cooling, its power limit, and who else is on it",
         here * 1e-12, known.flops_of_kind * 1e-12));
   return notes;
+}
+
+// What is to know of a measurement before its figures are believed.
+std::vector<std::string> training_notes(const Measured& measured) {
+  std::vector<std::string> notes;
+  if (!std::isfinite(measured.loss))
+    notes.push_back("the loss is not finite in the measured updates: look at that first");
+  const double epoch = measured.profile.at("updates_per_epoch").get<double>();
+  const auto all = measured.updates + measured.profile.at("warm_up").get<int64_t>();
+  if (epoch < static_cast<double>(all))
+    notes.push_back(
+        fmt::format("the data repeats every {:.{}f} updates, fewer than the {} that were run",
+                    epoch, epoch < 10 ? 1 : 0, all));
+  return notes;
+}
+
+// How much of the files a limit lets in.
+std::string limit_text(const DataSettings& settings, const Dataset& set) {
+  if (settings.max_chars <= 0 || settings.max_chars >= set.file_bytes) return "";
+  return fmt::format("; data.max_chars takes {} characters of files of {}",
+                     with_commas(settings.max_chars), human_bytes(set.file_bytes));
 }
 
 // Trials beside other work would measure that work too, and disturb it. Asked before anything that
@@ -174,10 +197,16 @@ Known look(const RunRequest& request, Idleness& idleness) {
     k.words = run->data.set.vocab_size;
   }
   k.machine = k.on_host ? cpu::machine_name() : backend->name();
-  k.data = run->data.set.description();
+  k.data = run->data.set.description() + limit_text(s.data, run->data.set);
+  for (const Parameter& p : run->model->parameters()) k.parameters += p.shape.numel();
   k.batching = resolved_batching(s.data.batching, run->data.set, takes.packed_rows);
-  k.fast_precision = precision_name(
-      backend->computes(Precision::bf16) ? Precision::bf16 : backend->usual_precision());
+  const Precision fast =
+      backend->computes(Precision::bf16) ? Precision::bf16 : backend->usual_precision();
+  k.fast_precision = precision_name(fast);
+  const MachineProfile machine = recall_machine(*backend);
+  const PrecisionProfile* const seen = machine.find(fast);
+  k.fast_flops = seen ? seen->ceiling.flops : 0;
+  if (k.fast_flops <= 0) k.fast_flops = known_flops(backend->kind(), fast);
   k.flops_of_kind = known_flops(backend->kind(), s.pass_precision());
   return k;
 }
@@ -248,7 +277,9 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
       RunFolder::create(known.settings.runs_folder,
                         known.settings.run_name + (everything ? "-tune" : "-doctor"), false);
   written = folder->path();
-  TrialRunner runner{{}, folder->path() / "trials", std::max(60.0, budget)};
+  // Three updates are what a diagnosis needs at the least, and they have their time.
+  constexpr double kLongestLook = 600;
+  TrialRunner runner{{}, folder->path() / "trials", std::max(kLongestLook, budget), true};
   if (!request.config.empty()) runner.request.push_back(request.config);
   runner.request.insert(runner.request.end(), request.overrides.begin(), request.overrides.end());
   if (!request.dataset.empty())
@@ -260,16 +291,30 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
                    .what = "this config cannot be measured as it is",
                    .where = request.config.empty() ? "the built-in quickstart" : request.config,
                    .got = fmt::format("{}: {}", outcome_name(m.outcome), m.reason),
-                   .remedy = "millrace train says more"});
+                   .remedy = m.outcome == Measured::Outcome::timed_out
+                                 ? "a longer --time-budget, or a smaller training.batch_size"
+                                 : "millrace train says more"});
     return m;
   };
   say("a look at a few updates");
   const double trial_seconds = arguments.quick ? 1.5 : 3;
-  const int64_t updates = updates_of_trial(measured(3), trial_seconds);
-  say(fmt::format("{} updates as the config has them", updates));
-  runner.keeps_timeline = true;
-  d.profile = measured(updates);
+  d.profile = measured(3);
+  // As long as leaves time to try something; where there is none for that, as long as there is.
+  runner.limit_seconds = std::max(60.0, budget);
+  constexpr double kSearch = 1 + kTrying + kConfirming;
+  const double left = budget - seconds_since(begin);
+  const bool searches = !arguments.quick && left > kSearch * d.profile.seconds;
+  const int64_t updates = updates_of_trial(d.profile, trial_seconds, searches ? kSearch : 1, left);
+  if (updates > d.profile.updates) {
+    say(fmt::format("{} updates as the config has them", updates));
+    d.profile = measured(updates);
+  }
   runner.keeps_timeline = false;
+  if (const double spent = seconds_since(begin); !arguments.quick && spent > budget)
+    d.notes.push_back(
+        fmt::format("--time-budget {} was over before anything was tried: a look at {} updates "
+                    "took {}",
+                    arguments.time_budget, d.profile.updates, human_seconds(spent)));
   d.timeline =
       read_file(fs::path(d.profile.profile.at("folder").get<std::string>()) / "timeline.svg");
   d.command = command_text(arguments);
@@ -279,11 +324,23 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   d.precision = known.settings.precision;
   d.on_host = known.on_host;
   d.date = now_text();
-  const Situation situation{
-      known.settings,   d.profile.profile,   known.on_host,  static_cast<int64_t>(usable_cores()),
-      known.vocabulary, known.words,         known.batching, known.packable,
-      known.saving,     known.fast_precision};
+  d.parameters = known.parameters;
+  const Situation situation{.settings = known.settings,
+                            .profile = d.profile.profile,
+                            .on_host = known.on_host,
+                            .cores = static_cast<int64_t>(usable_cores()),
+                            .vocabulary = known.vocabulary,
+                            .words = known.words,
+                            .batching = known.batching,
+                            .packable = known.packable,
+                            .saving = known.saving,
+                            .limit_is_given = !arguments.memory.empty(),
+                            .fast_precision = known.fast_precision,
+                            .fast_flops = known.fast_flops};
   d.findings = examine(situation);
+  if (situation.limit_is_given && !known.saving.empty())
+    d.notes.push_back(fmt::format("{}, to fit --memory {}", known.saving, arguments.memory));
+  for (std::string& note : training_notes(d.profile)) d.notes.push_back(std::move(note));
   for (std::string& note : device_notes(known, d.profile.profile))
     d.notes.push_back(std::move(note));
   if (!arguments.quick) {
@@ -293,18 +350,18 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
     else
       remedies = remedies_of(d.findings, situation);
     SearchOptions options;
-    options.budget_seconds = std::max(1.0, budget - seconds_since(begin));
-    options.trial_seconds = trial_seconds;
+    options.budget_seconds = budget;
+    options.spent_seconds = seconds_since(begin);
     options.say = [&](const std::string& what) {
       say(fmt::format("{:>6}  trying: {}", human_seconds(seconds_since(begin)), what));
     };
     const TryOut try_out = [&](const std::vector<std::string>& overrides, int64_t count) {
       return runner(with_same_validation(known.settings, overrides), count);
     };
-    d.searched = search(try_out, d.profile, updates, std::move(remedies), options);
+    d.searched = search(try_out, d.profile, d.profile.updates, std::move(remedies), options);
     d.searched->overrides = with_same_validation(known.settings, d.searched->overrides);
     if (d.searched->is_faster())
-      folder->write("config.optimized.yaml", optimized_config(arguments.request, *d.searched, d));
+      folder->write("config.optimized.yaml", optimized_config(request, *d.searched, d));
   }
   d.settle();
   if (worth_advice(d)) {
@@ -329,11 +386,16 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   return d;
 }
 
-std::string ending(const Diagnosis& d, const fs::path& written) {
+// What trains as the user does, with what was kept: a data set is chosen by its name.
+std::string train_text(const std::string& dataset, const fs::path& written) {
+  std::string s = "millrace train " + shell_word((written / "config.optimized.yaml").string());
+  if (!dataset.empty()) s += " --dataset " + shell_word(dataset);
+  return s;
+}
+
+std::string ending(const Diagnosis& d, const std::string& train, const fs::path& written) {
   std::string s = fmt::format("\n{}: report.html, report.md, report.json", written.string());
-  if (!d.diff.empty())
-    s += fmt::format(", config.optimized.yaml\n{}\nmillrace train {}", d.diff,
-                     (written / "config.optimized.yaml").string());
+  if (!d.diff.empty()) s += fmt::format(", config.optimized.yaml\n{}\n{}", d.diff, train);
   return s + "\n";
 }
 
@@ -345,12 +407,14 @@ int doctor_command(const DoctorArguments& arguments) {
       arguments.fail_on.empty() ? Severity::none : parse_severity(arguments.fail_on);
   fs::path written;
   const Diagnosis d = diagnose(arguments, arguments.everything, written);
+  const std::string train = train_text(arguments.request.dataset, written);
   if (arguments.json) {
     auto j = diagnosis_json(d);
     j["folder"] = written.string();
+    if (!d.diff.empty()) j["train"] = train;
     put(j.dump(2) + "\n");
   } else {
-    put(diagnosis_text(d) + ending(d, written));
+    put(diagnosis_text(d) + ending(d, train, written));
   }
   return fail_on != Severity::none && d.worst() >= fail_on ? static_cast<int>(ErrorCode::findings)
                                                            : 0;

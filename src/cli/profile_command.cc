@@ -23,11 +23,13 @@ int profile_command(const ProfileArguments& arguments) {
   const auto run = load_run(arguments.request, progress);
   const auto backend = open_device(*run, say);
   settle_batch(*run, *backend, progress, [&](const std::string& text) { say("batch    " + text); });
+  // Few updates are long ones, or a look at how long they are: little time is spent around them.
+  const bool look = arguments.steps < 8;
   // A part of validation tells what all of it takes.
-  constexpr int64_t kValidated = 24;
+  const int64_t validated = look ? 4 : 24;
   if (run->data.validation)
     run->data.validation_stride =
-        std::max<int64_t>(1, run->data.validation->batches_per_epoch() / kValidated);
+        std::max<int64_t>(1, run->data.validation->batches_per_epoch() / validated);
   const Settings& s = run->settings;
   const Programs programs = plan_run(*run, *backend);
   check_fit(arguments.request, *run, programs, *backend);
@@ -38,9 +40,11 @@ int profile_command(const ProfileArguments& arguments) {
   MachineProfile machine = recall_machine(*backend, &note);
   if (!note.empty()) say("note     " + note);
   PrecisionProfile& known = machine.precisions[s.pass_precision()];
-  const ProfileOptions options{.updates = arguments.steps,
-                               .warm_up = warm_up_of(*backend, programs),
-                               .ceiling = known.ceiling};
+  const ProfileOptions options{
+      .updates = arguments.steps,
+      .warm_up = look && backend->on_host() ? 1 : warm_up_of(*backend, programs),
+      .tail = look ? 1 : 4,
+      .ceiling = known.ceiling};
   const std::string device = backend->on_host() ? cpu::machine_name() : backend->name();
   nlohmann::ordered_json record = {{"id", folder->id()},
                                    {"name", s.run_name + "-profile"},

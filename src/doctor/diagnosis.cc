@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "core/text.h"
 #include "doctor/profile_report.h"
@@ -13,29 +14,33 @@ namespace {
 
 double speed(const Measured& m) { return m.tokens_per_second; }
 
-// By finding: what its best remedy saves, where one was tried.
-std::optional<double> saved(const Finding& f, const SearchResult& searched) {
-  std::optional<double> best;
-  for (const Tried& t : searched.alone)
-    for (const Remedy& r : f.remedies) {
-      if (r.overrides != t.remedy.overrides || !t.runs.front().is_measured()) continue;
-      const double share = t.verdict == "faster" ? 1 - 1 / t.gain.ratio : 0;
-      best = std::max(best.value_or(0), share);
+// What trials say of a finding: what its best remedy saves, none where every one was tried and no
+// gain of any is left open. Else it stays an estimate, and why.
+void judge(Finding& f, const SearchResult& searched) {
+  double best = 0;
+  int measured = 0, unclear = 0, failed = 0, untried = 0;
+  for (const Remedy& r : f.remedies) {
+    const auto t = std::ranges::find_if(
+        searched.alone, [&](const Tried& tried) { return tried.remedy.overrides == r.overrides; });
+    if (t == searched.alone.end()) {
+      untried += r.ceiling < Gain::kLeast ? 0 : 1;
+    } else if (!t->is_measured()) {
+      ++failed;
+    } else {
+      ++measured;
+      unclear += t->verdict == kUnclear ? 1 : 0;
+      if (t->verdict == kFaster) best = std::max(best, 1 - 1 / t->gain.ratio);
     }
-  return best;
-}
-
-// How the losses of something that rounds otherwise or orders otherwise compare.
-std::string parity_text(const SearchResult& s) {
-  std::string text;
-  for (const Tried& t : s.alone) {
-    const bool other =
-        t.remedy.maths == Maths::other_rounding || t.remedy.maths == Maths::other_order;
-    if (!other || t.verdict != "faster") continue;
-    text += fmt::format("  {}: mean loss of {} updates {:.4f}, as it is {:.4f}\n", t.remedy.title,
-                        s.updates, t.runs.front().loss, s.original.front().loss);
   }
-  return text;
+  if (best > 0 || (measured > 0 && unclear + failed + untried == 0))
+    f.recoverable = best;
+  else if (unclear > 0)
+    f.open = "what was tried is not told from noise";
+  else if (failed > 0)
+    f.open = "what could help did not run";
+  else
+    f.open =
+        measured > 0 ? "not all that could help was tried" : "nothing that could help was tried";
 }
 
 }  // namespace
@@ -64,10 +69,9 @@ std::vector<std::string> advice_lines(const Diagnosis& d) {
 std::vector<TriedRow> tried_rows(const std::vector<Tried>& tried) {
   std::vector<TriedRow> rows;
   for (const Tried& t : tried) {
-    const Measured& m = t.runs.front();
-    if (m.is_measured())
+    if (t.is_measured())
       rows.push_back({t.remedy.title, fmt::format("x{:.2f}", t.gain.ratio), gain_text(t.gain),
-                      human_bytes(m.peak_bytes), std::string(maths_name(t.remedy.maths)),
+                      human_bytes(t.peak_bytes()), std::string(maths_name(t.remedy.maths)),
                       t.verdict});
     else
       rows.push_back(
@@ -76,10 +80,37 @@ std::vector<TriedRow> tried_rows(const std::vector<Tried>& tried) {
   return rows;
 }
 
+std::vector<std::string> loss_lines(const Diagnosis& d) {
+  if (!d.searched) return {};
+  auto number = [](double loss) {
+    return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string("not finite");
+  };
+  std::vector<std::string> lines;
+  for (const Tried& t : d.searched->alone) {
+    const bool other =
+        t.remedy.maths == Maths::other_rounding || t.remedy.maths == Maths::other_order;
+    if (!other || (t.verdict != kFaster && t.verdict != kHigherLoss)) continue;
+    const LossChange change = loss_change(d.searched->original.front(), t.runs.front());
+    lines.push_back(fmt::format("{}: mean loss of {} updates {}, as it is {} +-{}{}",
+                                t.remedy.title, d.searched->updates, number(change.after),
+                                number(change.before), number(change.spread),
+                                change.is_higher() ? ": higher, not kept" : ""));
+  }
+  return lines;
+}
+
+std::string run_text(const Diagnosis& d) {
+  const auto& p = d.profile.profile;
+  const auto updates = p.at("updates_of_run").get<int64_t>();
+  return fmt::format(
+      "{} for {} updates at this pace",
+      human_seconds(p.at("seconds_with_occasions").get<double>() * static_cast<double>(updates)),
+      with_commas(updates));
+}
+
 void Diagnosis::settle() {
   if (searched)
-    for (Finding& f : findings)
-      if (const auto share = saved(f, *searched)) f.recoverable = *share;
+    for (Finding& f : findings) judge(f, *searched);
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
     return a.recoverable > b.recoverable;
   });
@@ -90,24 +121,33 @@ Severity Diagnosis::worst() const {
 }
 
 std::string Diagnosis::verdict() const {
-  if (worst() == Severity::none)
-    return searched && searched->is_faster()
-               ? "Nothing is wrong with this training; what it can choose makes it faster here."
-               : "Nothing was found that would make this training clearly faster here.";
+  if (worst() == Severity::none) {
+    if (searched && searched->is_faster())
+      return "Nothing is wrong with this training; what it can choose makes it faster here.";
+    const auto unclear =
+        searched ? std::ranges::count(searched->alone, kUnclear, &Tried::verdict) : 0;
+    return fmt::format("Nothing was found that would make this training clearly faster here{}.",
+                       unclear > 0 ? fmt::format("; {} of {} trials are not told from noise",
+                                                 unclear, searched->alone.size())
+                                   : "");
+  }
   const Finding& f = findings.front();
   return fmt::format("{}{}: {}; {:.0f} % of the time {}.",
                      static_cast<char>(std::toupper(f.title[0])), f.title.substr(1), f.evidence,
                      100 * f.recoverable,
-                     searched ? "can be had back" : "could be had back at most");
+                     !searched        ? "could be had back at most"
+                     : f.open.empty() ? "can be had back"
+                                      : "could be had back at most: " + f.open);
 }
 
 std::string diagnosis_text(const Diagnosis& d) {
   const auto& p = d.profile.profile;
   std::string s = fmt::format("machine   {} in {}\ndata      {}\n", d.machine, d.precision, d.data);
-  s += fmt::format(
-      "time      an update {} +-{:.1f} %, {} tokens/s, {:.1f} % of the places hold one\n",
-      human_seconds(d.profile.update_seconds), 100 * d.profile.noise, human_count(speed(d.profile)),
-      100 * p.at("useful_share").get<double>());
+  s += fmt::format("model     {} parameters\n", human_count(static_cast<double>(d.parameters)));
+  s += fmt::format("time      an update {} {}, {} tokens/s, {:.1f} % of the places hold one\n",
+                   human_seconds(d.profile.update_seconds), noise_text(d.profile.noise),
+                   human_count(speed(d.profile)), 100 * p.at("useful_share").get<double>());
+  s += fmt::format("the run   {}\n", run_text(d));
   s += fmt::format("memory    {} at the most\n\n", human_bytes(d.profile.peak_bytes));
   s += budget_text(budget_of(d.profile));
   for (const std::string& note : d.notes) s += "note      " + note + "\n";
@@ -137,8 +177,10 @@ std::string diagnosis_text(const Diagnosis& d) {
     s += "\ntogether, one behind the other (gain over the line before)\n";
     table(r.together);
   }
-  if (const std::string parity = parity_text(r); !parity.empty())
-    s += "\nwhat it does to the loss\n" + parity;
+  if (const auto lines = loss_lines(d); !lines.empty()) {
+    s += "\nwhat it does to the loss\n";
+    for (const std::string& line : lines) s += "  " + line + "\n";
+  }
   if (r.confirmed && !r.is_faster())
     s += "\nwhat was faster alone is not once more, all together: nothing is changed\n";
   if (r.confirmed)
@@ -155,12 +197,13 @@ std::string diagnosis_text(const Diagnosis& d) {
 }
 
 std::string diagnosis_markdown(const Diagnosis& d) {
-  std::string s = fmt::format("# {}\n\n{}\n\n{}, {}, {}\n\n", d.config, d.verdict(), d.machine,
-                              d.precision, d.date);
+  std::string s = fmt::format("# {}\n\n{}\n\n{}, {}, {}\n\n{}\n\n", d.config, d.verdict(),
+                              d.machine, d.precision, d.date, d.data);
   s += fmt::format(
-      "An update takes {} ±{:.1f} %: {} tokens/s.\n\n| owner | time | share |\n|---|---|---|\n",
-      human_seconds(d.profile.update_seconds), 100 * d.profile.noise,
-      human_count(speed(d.profile)));
+      "An update of {} parameters takes {} {}: {} tokens/s; the run {}.\n\n| owner | time | share "
+      "|\n|---|---|---|\n",
+      human_count(static_cast<double>(d.parameters)), human_seconds(d.profile.update_seconds),
+      noise_text(d.profile.noise, "±"), human_count(speed(d.profile)), run_text(d));
   const auto budget = budget_of(d.profile);
   double total = 0;
   for (const double seconds : budget) total += seconds;
@@ -189,6 +232,10 @@ std::string diagnosis_markdown(const Diagnosis& d) {
   };
   table("Tried alone", d.searched->alone);
   table("Together, each over the line before", d.searched->together);
+  if (const auto lines = loss_lines(d); !lines.empty()) {
+    s += "\n## What it does to the loss\n\n";
+    for (const std::string& line : lines) s += "- " + line + "\n";
+  }
   if (d.searched->confirmed)
     s += fmt::format("\nAll together, from a cold start: **x{:.2f}** ({}).\n",
                      d.searched->confirmed->ratio, gain_text(*d.searched->confirmed));
@@ -207,8 +254,9 @@ nlohmann::ordered_json diagnosis_json(const Diagnosis& d) {
       if (m.is_measured())
         run.update({{"tokens_per_second", m.tokens_per_second},
                     {"update_seconds", m.update_seconds},
-                    {"noise_share", m.noise},
+                    {"noise_share", m.noise ? Json(*m.noise) : Json(nullptr)},
                     {"loss", m.loss},
+                    {"loss_error", m.loss_error},
                     {"peak_bytes", m.peak_bytes},
                     {"folder", m.profile.at("folder")}});
       else
@@ -220,7 +268,7 @@ nlohmann::ordered_json diagnosis_json(const Diagnosis& d) {
   auto gain_json = [](const Gain& g) { return Json{{"ratio", g.ratio}, {"noise_share", g.noise}}; };
   auto tried_json = [&](const std::vector<Tried>& tried) {
     Json list = Json::array();
-    for (const Tried& t : tried)
+    for (const Tried& t : tried) {
       list.push_back({{"id", t.remedy.id},
                       {"title", t.remedy.title},
                       {"overrides", t.remedy.overrides},
@@ -230,12 +278,20 @@ nlohmann::ordered_json diagnosis_json(const Diagnosis& d) {
                       {"verdict", t.verdict},
                       {"kept", t.kept},
                       {"runs", runs_json(t.runs)}});
+      if (!t.is_measured()) continue;
+      const LossChange change = loss_change(d.searched->original.front(), t.runs.front());
+      list.back()["loss"] = {{"before", change.before},
+                             {"after", change.after},
+                             {"spread", change.spread},
+                             {"higher", change.is_higher()}};
+    }
     return list;
   };
   Json j = {{"config", d.config},
             {"machine", d.machine},
             {"precision", d.precision},
             {"data", d.data},
+            {"parameters", d.parameters},
             {"date", d.date},
             {"verdict", d.verdict()},
             {"severity", severity_name(d.worst())},
@@ -254,6 +310,7 @@ nlohmann::ordered_json diagnosis_json(const Diagnosis& d) {
                              {"title", f.title},
                              {"evidence", f.evidence},
                              {"recoverable_share", f.recoverable},
+                             {"measured", d.searched && f.open.empty()},
                              {"remedies", std::move(remedies)}});
   }
   for (const Advice& a : d.advice)

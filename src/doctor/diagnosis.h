@@ -20,6 +20,7 @@ struct Diagnosis {
   std::string config;   // as named on the command line
   std::string command;  // all of it
   std::string machine, precision, data;
+  int64_t parameters = 0;  // of the model
   bool on_host = true;
   std::string date;
   Measured profile;               // of the config as it is
@@ -45,6 +46,10 @@ std::vector<std::string> advice_lines(const Diagnosis& d);
 struct TriedRow {
   std::string what, speed, gain, memory, maths, verdict;
 };
+// How the losses of something faster that rounds otherwise or orders otherwise compare.
+std::vector<std::string> loss_lines(const Diagnosis& d);
+// "2m 05s for 1,500 updates at this pace"
+std::string run_text(const Diagnosis& d);
 std::vector<TriedRow> tried_rows(const std::vector<Tried>& tried);
 
 std::string diagnosis_text(const Diagnosis& d);      // for a terminal

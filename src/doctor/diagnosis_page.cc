@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "doctor/diagnosis_pictures.h"
 #include "doctor/picture.h"
+#include "doctor/profile_report.h"
 
 namespace millrace {
 namespace {
@@ -62,12 +63,12 @@ std::string facts(const Diagnosis& d) {
   auto fact = [&](const std::string& value, const std::string& of) {
     s += fmt::format("<div><b>{}</b>{}</div>\n", escaped(value), escaped(of));
   };
-  fact(human_seconds(d.profile.update_seconds),
-       fmt::format("an update, ±{:.1f} %", 100 * d.profile.noise));
+  fact(human_seconds(d.profile.update_seconds), "an update, " + noise_text(d.profile.noise, "±"));
   fact(human_count(d.profile.tokens_per_second), "tokens/s");
   fact(fmt::format("{:.1f} %", 100 * d.profile.profile.at("useful_share").get<double>()),
        "of the places hold a token");
   fact(human_bytes(d.profile.peak_bytes), "memory at the most");
+  fact(human_count(static_cast<double>(d.parameters)), "parameters");
   if (d.searched && d.searched->confirmed)
     fact(fmt::format("x{:.2f}", d.searched->confirmed->ratio), "as fast with the changes below");
   return s + "</div>\n";
@@ -98,9 +99,12 @@ std::string budget_section(const Diagnosis& d) {
     legend += fmt::format("<li>{}{}: {} ({:.1f} %)</li>\n", dot(owner_name(owner)),
                           owner_words(owner), milliseconds(its), 100 * share);
   }
-  return section("Where the time of an update goes",
-                 s + "</div>\n" + legend + "</ul>\n" +
-                     quiet("Validation and checkpoints count at the pace the config has them."));
+  return section(
+      "Where the time of an update goes",
+      s + "</div>\n" + legend + "</ul>\n" +
+          quiet("Validation and checkpoints count at the pace the config has them: the run "
+                "takes " +
+                escaped(run_text(d)) + "."));
 }
 
 std::string findings_section(const Diagnosis& d) {
@@ -118,7 +122,7 @@ std::string findings_section(const Diagnosis& d) {
   }
   s += "</tbody></table></div>\n";
   return section("Findings",
-                 s + quiet(d.searched ? "Where a remedy was tried, what it gave back; else what "
+                 s + quiet(d.searched ? "Where trials told it, what a remedy gave back; else what "
                                         "could be had back at most."
                                       : "Nothing was tried: what could be had back at most."));
 }
@@ -229,12 +233,14 @@ std::string diagnosis_page(const Diagnosis& d) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
       "<title>{} – millrace</title><style>{}</style></head><body>\n",
       escaped(d.config), kStyle);
-  s += fmt::format("<header><p class=\"quiet\">{} in {}, {}</p><h1>{}</h1>\n", escaped(d.machine),
-                   escaped(d.precision), escaped(d.date), escaped(d.config));
+  s += fmt::format("<header><p class=\"quiet\">{} in {}, {}; {}</p><h1>{}</h1>\n",
+                   escaped(d.machine), escaped(d.precision), escaped(d.date), escaped(d.data),
+                   escaped(d.config));
   s += fmt::format("<p class=\"verdict\" style=\"border-color:{}\">{}</p>\n{}</header>\n",
                    colour(d.worst() == Severity::none ? "faster" : severity_name(d.worst())),
                    escaped(d.verdict()), facts(d));
   s += budget_section(d) + findings_section(d) + tried_section(d);
+  s += list_section("What it does to the loss", loss_lines(d));
   if (d.searched) s += list_section("Not tried, and why", d.searched->left_out);
   s += diff_section(d) + roofline_section(d) + lanes_section(d) +
        list_section("What would change the problem", advice_lines(d)) +

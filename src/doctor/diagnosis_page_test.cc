@@ -102,7 +102,7 @@ Measured measured(double tokens_per_second) {
   m.peak_bytes = 1 << 20;
   m.profile = nlohmann::ordered_json::parse(R"({
     "budget_seconds": {"residual": 0.001, "input_wait": 0.009, "forward": 0.01, "backward": 0.02},
-    "seconds_with_occasions": 0.04, "useful_share": 0.9,
+    "seconds_with_occasions": 0.04, "useful_share": 0.9, "updates_of_run": 1500,
     "ceiling": {"flops_per_second": 5e10, "bytes_per_second": 1e10},
     "ops": [
       {"name": "matmul", "seconds": 0.02, "limit_seconds": 0.016, "flops": 8e8, "bytes": 2e7},
@@ -143,6 +143,7 @@ TEST(DiagnosisPage, WithoutTrialsAndFindings) {
   EXPECT_TRUE(says(page, "Nothing was found"));
   EXPECT_TRUE(says(page, "<h2>Findings</h2>\n<p>None.</p>"));
   EXPECT_TRUE(says(page, "waiting for batches: 9.0 ms (22.5 %)"));
+  EXPECT_TRUE(says(page, "the run takes 1m 00s for 1,500 updates at this pace."));
   EXPECT_TRUE(says(page, "Without arithmetic: permute 5.0 % of the time."));
   EXPECT_TRUE(says(page, "millrace doctor configs/a.yaml --quick"));
   EXPECT_FALSE(says(page, "What was tried"));
@@ -161,6 +162,7 @@ TEST(DiagnosisPage, EverythingAtOnce) {
   d.timeline = timeline_picture(timeline);
   SearchResult r;
   r.updates = 10;
+  r.original = {measured(1000)};
   r.alone = {tried("twice", 2, "faster"),
              tried("half", 0.5, "slower"),
              tried("same", 1.001, "no effect"),
@@ -171,6 +173,7 @@ TEST(DiagnosisPage, EverythingAtOnce) {
   r.confirmed = Gain{2.2, 0.01};
   r.final_runs = {measured(2200)};
   r.left_out = {"threads: could save at most 0.4 %"};
+  r.alone[0].remedy.maths = Maths::other_rounding;
   d.searched = std::move(r);
   const std::string page = diagnosis_page(d);
   expect_sound(page);
@@ -179,7 +182,8 @@ TEST(DiagnosisPage, EverythingAtOnce) {
        {"loader &lt;0&gt;", "22.5 % of the time", "does not fit: needs 9 GiB",
         "failed: ended by signal 9", "took too long: not done after 60 s", "+100.0 % +-4.0",
         "<b>x2.20</b>", "threads: could save at most 0.4 %", "this machine was busy",
-        "each over the one before", "confirmed, from a cold start"})
+        "each over the one before", "confirmed, from a cold start",
+        "<h2>What it does to the loss</h2>", "twice: mean loss of 10 updates"})
     EXPECT_TRUE(says(page, text)) << text;
   EXPECT_TRUE(
       says(page, std::string("background:") + std::string(colour("faster")) + "44\">+new: 2"));

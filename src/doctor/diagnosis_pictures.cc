@@ -145,10 +145,8 @@ std::vector<GainRow> gain_rows(const SearchResult& s) {
   }
   if (s.confirmed) {
     rows.push_back(heading("confirmed, from a cold start"));
-    const char* verdict = s.confirmed->is_faster()   ? "faster"
-                          : s.confirmed->is_slower() ? "slower"
-                                                     : "no effect";
-    rows.push_back({"everything that was kept", verdict, s.confirmed, true});
+    rows.push_back(
+        {"everything that was kept", std::string(verdict_of(*s.confirmed)), s.confirmed, true});
   }
   return rows;
 }

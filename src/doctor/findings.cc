@@ -153,33 +153,35 @@ void evaluation(const Situation& at, const Shares& share, std::vector<Finding>& 
   const double every = validation.at("every_updates").get<double>(),
                usual = at.profile.at("updates_of_run").get<double>() / 5;
   if (all < 0.01 || every <= 0) return;
+  // Where validation ends the run, another pace or another part of it ends it elsewhere.
+  const Maths maths = s.early_stop_patience > 0 ? Maths::other_problem : Maths::reporting;
   std::vector<Remedy> remedies;
   if (usual > 1.2 * every)
     remedies.push_back({"eval_every",
                         "validation five times in the run",
                         {"training.eval_every=[]"},
-                        Maths::reporting,
+                        maths,
                         all * (1 - every / usual)});
   if (texts > 0.01 && s.eval_beam > 1)
     remedies.push_back(
         {"eval_beam",
          fmt::format("texts of validation without a search (beam was {})", s.eval_beam),
          {"training.eval_beam=1"},
-         Maths::reporting,
+         maths,
          texts});
   // As many sequences as 20 updates have.
   if (const int64_t few = 20 * s.grad_accum; s.max_eval_batches == 0 || s.max_eval_batches > few)
     remedies.push_back({"eval_batches",
                         fmt::format("validation on {} batches", few),
                         {fmt::format("{}={}", kEvalBatches, few)},
-                        Maths::reporting,
+                        maths,
                         all - texts});
   if (s.eval_context > 0)
     remedies.push_back({"eval_context",
                         fmt::format("validation windows that do not overlap (eval_context was {})",
                                     s.eval_context),
                         {"training.eval_context=0"},
-                        Maths::reporting,
+                        maths,
                         all - texts});
   findings.push_back(
       {"eval.share", "validation takes a large share",
@@ -253,11 +255,15 @@ std::vector<Remedy> faster_precision(const Situation& at, const Shares& share) {
   const Settings& s = at.settings;
   if (s.precision == at.fast_precision || (s.precision != "fp32" && s.precision != "tf32"))
     return {};
+  // By how fast products are in both, where that was measured; else as if in half the time.
+  const double here = at.profile.at("ceiling").at("flops_per_second").get<double>(),
+               saved =
+                   here > 0 && at.fast_flops > 0 ? std::max(0.0, 1 - here / at.fast_flops) : 0.5;
   return {{"precision",
            fmt::format("{} (was {})", at.fast_precision, s.precision),
            {"training.precision=" + at.fast_precision},
            Maths::other_rounding,
-           share.products()}};
+           share.products() * saved}};
 }
 
 void device_settings(const Situation& at, const Shares& share, std::vector<Finding>& findings) {
@@ -267,7 +273,7 @@ void device_settings(const Situation& at, const Shares& share, std::vector<Findi
     findings.push_back({"precision", "products in a precision that this device is slow in",
                         fmt::format("{}; {} of the time are products", s.precision,
                                     percent_text(share.products())),
-                        share.products(), std::move(remedies)});
+                        remedies.front().ceiling, std::move(remedies)});
   if (!s.use_compile && !at.on_host) {
     const double idle = std::max(0.05, share.of({"idle_launch", "residual"}));
     findings.push_back({"capture.off",
@@ -321,7 +327,7 @@ void graph_settings(const Situation& at, const Shares& share, std::vector<Findin
          small,
          {{"passes", "all passes", {"runtime.passes_off=[]"}, Maths::other_rounding, small}}});
   }
-  if (!at.saving.empty() && s.memory_limit > 0) {
+  if (!at.saving.empty() && s.memory_limit > 0 && !at.limit_is_given) {
     // At most all of it runs twice.
     const double again = std::min(share.of({"forward"}), share.of({"backward"}));
     findings.push_back(
@@ -425,7 +431,10 @@ std::vector<Remedy> remedies_of(const std::vector<Finding>& findings, const Situ
   std::vector<Remedy> list;
   for (const Finding& f : findings) list.insert(list.end(), f.remedies.begin(), f.remedies.end());
   if (at.on_host)
-    for (Remedy& r : faster_precision(at, Shares(at.profile))) list.push_back(std::move(r));
+    for (Remedy& r : faster_precision(at, Shares(at.profile))) {
+      r.is_choice = true;
+      list.push_back(std::move(r));
+    }
   return list;
 }
 
@@ -452,6 +461,7 @@ std::vector<Remedy> knobs(const Situation& at) {
         list.push_back(std::move(r));
   };
   add(remedies_of(examine(at), at));
+  const size_t pointed_at = list.size();
   const double room = share.work() * (1 - share.utilisation());
   add(larger_batches(s, room));
   // Smaller ones may stay in a cache.
@@ -468,6 +478,7 @@ std::vector<Remedy> knobs(const Situation& at) {
           {fmt::format("runtime.pin_threads={}", !s.pin_threads)},
           Maths::same_bits,
           room}});
+  for (size_t i = pointed_at; i < list.size(); ++i) list[i].is_choice = true;
   return list;
 }
 

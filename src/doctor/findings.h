@@ -25,7 +25,8 @@ struct Remedy {
   std::string title;  // "4 sequences at a time, accumulated 4 times"
   std::vector<std::string> overrides;
   Maths maths = Maths::same_bits;
-  double ceiling = 0;  // the share of the time that it could save at most
+  double ceiling = 0;      // the share of the time that it could save at most
+  bool is_choice = false;  // no finding points at it
 };
 
 enum class Severity { none, low, medium, high };
@@ -39,6 +40,8 @@ struct Finding {
   std::string evidence;  // "41.0 % of the time; 0 loaders"
   double recoverable = 0;
   std::vector<Remedy> remedies;
+  // After a search: why `recoverable` is still an estimate; empty: it was measured.
+  std::string open = {};
 };
 
 struct Situation {
@@ -50,7 +53,9 @@ struct Situation {
   std::string batching;               // as resolved
   bool packable = false;              // the model can take packed rows
   std::string saving;                 // what is computed twice or cut, to fit the memory; or ""
+  bool limit_is_given = false;        // the memory's limit is no choice of the config
   std::string fast_precision;         // what the device is fast in
+  double fast_flops = 0;              // the ceiling in it; 0: not known
 };
 
 // Overrides of one or more remedies, and what keeps validation at as many sequences as they ask for

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace millrace {
 namespace {
 
@@ -41,6 +43,64 @@ TEST(FindingsTest, FewerValidationBatchesAreAsManySequencesWhateverTheBatch) {
     both.push_back("training.batch_size=16");
     EXPECT_EQ(with_same_validation(s, both).back(),
               batch == 16 ? "training.batch_size=16" : "training.max_eval_batches=20");
+  }
+}
+
+// Another pace of validation ends a run elsewhere, where validation ends it.
+TEST(FindingsTest, WhatValidationEndsIsAnotherProblemWithoutIt) {
+  Settings s;
+  const auto profile = half_validation();
+  for (const int64_t patience : {0, 2}) {
+    s.early_stop_patience = patience;
+    s.eval_context = 16;
+    const std::vector<Finding> found = examine({.settings = s,
+                                                .profile = profile,
+                                                .batching = "windows",
+                                                .saving = "",
+                                                .fast_precision = s.precision});
+    ASSERT_FALSE(found.empty());
+    ASSERT_EQ(found.front().id, "eval.share");
+    EXPECT_GE(found.front().remedies.size(), 2u);
+    for (const Remedy& r : found.front().remedies)
+      EXPECT_EQ(r.maths, patience > 0 ? Maths::other_problem : Maths::reporting) << r.title;
+  }
+}
+
+// A limit of the config may be a mistake; one of the command line is what was asked for.
+TEST(FindingsTest, AMemoryLimitThatIsGivenIsNoFault) {
+  Settings s;
+  s.memory_limit = 1 << 20;
+  const auto profile = half_validation();
+  for (const bool given : {false, true}) {
+    const std::vector<Finding> found = examine({.settings = s,
+                                                .profile = profile,
+                                                .batching = "windows",
+                                                .saving = "norms and activations",
+                                                .limit_is_given = given,
+                                                .fast_precision = s.precision});
+    EXPECT_EQ(std::ranges::count(found, "recompute", &Finding::id), given ? 0 : 1);
+  }
+}
+
+// What products in another precision save: by how fast both are here, else as if half of it.
+TEST(FindingsTest, TheCeilingOfAPrecisionIsWhatItsProductsSave) {
+  auto profile = half_validation();
+  profile["ops"] = {{{"name", "matmul"}, {"seconds", 1.0}}};
+  Settings s;
+  s.precision = "fp32";
+  for (const auto& [flops, ceiling] : {std::pair{0.0, 0.25}, {4e12, 0.375}, {0.5e12, 0.0}}) {
+    const Situation situation{.settings = s,
+                              .profile = profile,
+                              .batching = "windows",
+                              .saving = "",
+                              .fast_precision = "bf16",
+                              .fast_flops = flops};
+    const std::vector<Remedy> tried = remedies_of(examine(situation), situation);
+    ASSERT_FALSE(tried.empty());
+    EXPECT_EQ(tried.back().id, "precision");
+    EXPECT_NEAR(tried.back().ceiling, ceiling, 1e-9);
+    EXPECT_TRUE(tried.back().is_choice);
+    EXPECT_FALSE(tried.front().is_choice);
   }
 }
 

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <limits>
 #include <numeric>
+
+#include "core/clock.h"
+#include "core/process.h"
 
 namespace millrace {
 namespace {
 
-// Updates behind the measured ones, in which what comes seldom comes once.
-constexpr int64_t kTail = 4;
 // Checkpoints that come so often run into each other: they belong to the measured updates.
 bool is_frequent(double every, int64_t updates) {
   return every > 0 && 4 * every <= static_cast<double>(updates);
@@ -44,7 +45,7 @@ class ProfileObserver : public TrainObserver {
       stop = ledger;
       stop_energy_ = energy();
       stopped_ = step;
-    } else if (step >= end + kTail) {
+    } else if (step >= end + options_.tail) {
       tail = ledger.since(stop);
     }
     last_ = now_ns();
@@ -101,41 +102,67 @@ double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// The mean time of an update where nothing disturbs it. Others on the machine, seen or unseen, make
-// some parts of a run slower and none faster: of how much slower each part is than the best updates
-// of the same sizes, the share that a fifth of the parts are below. A part holds `least` updates or
-// more, so that all have of everything that comes again and again.
-struct Pace {
-  double seconds, noise;
-};
-Pace undisturbed_pace(std::span<const double> times, std::span<const int64_t> sizes, double least) {
-  constexpr size_t kParts = 25;
-  std::map<int64_t, double> best;
-  for (size_t i = 0; i < times.size(); ++i) {
-    double& seconds = best.try_emplace(sizes[i], times[i]).first->second;
-    seconds = std::min(seconds, times[i]);
+// What each update would take at the pace of the best of its size. Where a size came too seldom to
+// have a best one, by place, among updates of nearly that size.
+std::vector<double> at_best(std::span<const double> times, std::span<const int64_t> sizes) {
+  constexpr size_t kFew = 3, kEnough = 8;
+  constexpr double kNear = 1.25;
+  const size_t all = times.size();
+  std::vector<size_t> order(all);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return sizes[i]; });
+  auto places = [&](size_t k) {
+    return static_cast<double>(std::max<int64_t>(1, sizes[order[k]]));
+  };
+  std::vector<double> best(all);
+  for (size_t begin = 0, end = 0; begin < all; begin = end) {
+    for (end = begin + 1; end < all; ++end) {
+      const size_t count = end - begin;
+      const bool near = count < kEnough && places(end) <= kNear * places(begin);
+      if (places(end) != places(end - 1) && count >= kFew && !near) break;
+    }
+    if (all - end < kFew) end = all;
+    double pace = times[order[begin]] / places(begin);
+    for (size_t k = begin; k < end; ++k) pace = std::min(pace, times[order[k]] / places(k));
+    for (size_t k = begin; k < end; ++k) best[order[k]] = pace * places(k);
   }
+  return best;
+}
+
+}  // namespace
+
+Pace undisturbed_pace(std::span<const double> times, std::span<const int64_t> sizes, double least) {
+  constexpr size_t kParts = 25, kFewest = 3;  // of fewer the fastest are one
+  const std::vector<double> best = at_best(times, sizes);
   const size_t most = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(times.size()) /
                                                               std::max(1.0, least))),
                parts = std::min(kParts, most);
   std::vector<double> slower;
   double all = 0;
   for (size_t i = 0; i < parts; ++i) {
-    double taken = 0, at_best = 0;
+    double taken = 0, its_best = 0;
     for (size_t k = i * times.size() / parts; k < (i + 1) * times.size() / parts; ++k) {
       taken += times[k];
-      at_best += best.at(sizes[k]);
+      its_best += best[k];
     }
-    slower.push_back(taken / at_best);
-    all += at_best;
+    slower.push_back(taken / its_best);
+    all += its_best;
   }
   std::ranges::sort(slower);
   const double fifth = slower[parts / 5];
-  return {fifth * all / static_cast<double>(times.size()),
-          0.5 * (slower[2 * parts / 5] - slower[0]) / fifth};
+  Pace pace{fifth * all / static_cast<double>(times.size()), std::nullopt};
+  if (parts >= kFewest) pace.noise = 0.5 * (slower[2 * parts / 5] - slower[0]) / fifth;
+  return pace;
 }
 
-}  // namespace
+double error_of_mean(std::span<const double> losses) {
+  if (losses.size() < 2) return std::numeric_limits<double>::quiet_NaN();
+  double squares = 0;
+  for (size_t i = 1; i < losses.size(); ++i)
+    squares += (losses[i] - losses[i - 1]) * (losses[i] - losses[i - 1]);
+  const auto count = static_cast<double>(losses.size());
+  return std::sqrt(squares / (2 * (count - 1) * count));
+}
 
 int64_t warm_up_of(const Backend& backend, const Programs& programs) {
   return backend.on_host()
@@ -181,6 +208,7 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   Profile p;
   p.options = options;
   p.updates_of_run = length.total;
+  p.updates_per_epoch = length.steps_per_epoch;
   // What the config leaves open follows from the length of its run, not of this one.
   const auto validated = validation_pace(settings, length), saved = settings.checkpoint.every;
   p.validation.every_updates = pace(validated, length, 0);
@@ -192,7 +220,7 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
   if (!p.saves_often) settings.checkpoint.every = {once};
   // The one at the end of a run is no part of an update.
   if (p.sample.every_updates <= 0) settings.sample_length = 0;
-  settings.max_steps = options.warm_up + options.updates + kTail;
+  settings.max_steps = options.warm_up + options.updates + options.tail;
   settings.max_tokens = 0;
   settings.early_stop_patience = 0;
   ProfileObserver observer(options, backend, timeline);
@@ -201,16 +229,20 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
     throw Error({.code = ErrorCode::stopped, .what = "stopped before all updates were measured"});
   p.update_seconds = observer.times;
   p.options.updates = std::ssize(observer.times);
-  p.mean_loss = mean(std::span(p.result.losses)
-                         .subspan(static_cast<size_t>(observer.first - 1), observer.times.size()));
+  const auto losses = std::span<const double>(p.result.losses)
+                          .subspan(static_cast<size_t>(observer.first - 1), observer.times.size());
+  p.mean_loss = mean(losses);
+  p.loss_error = error_of_mean(losses);
   p.seconds = mean(p.update_seconds);
-  // A report comes every log_interval, a checkpoint that is among the updates at its own pace. Few
+  // A report comes every log_interval, a checkpoint that is among the updates at its own pace;
+  // updates that a device is given together have one time among them. Few
   // updates are long ones, to which a report is nothing.
   const double between = std::min(static_cast<double>(std::min<int64_t>(settings.log_interval, 10)),
                                   static_cast<double>(p.options.updates) / 8);
-  const Pace undisturbed = undisturbed_pace(
-      p.update_seconds, observer.sizes,
-      std::max(between, p.saves_often ? std::ceil(p.checkpoint.every_updates) : 1));
+  const Pace undisturbed =
+      undisturbed_pace(p.update_seconds, observer.sizes,
+                       std::max({between, p.saves_often ? std::ceil(p.checkpoint.every_updates) : 1,
+                                 static_cast<double>(backend.runs_at_once())}));
   p.undisturbed = undisturbed.seconds;
   p.noise = undisturbed.noise;
   p.ledger = observer.stop.since(observer.start);
@@ -230,10 +262,10 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
                           ? static_cast<double>(data.validation_batches()) /
                                 static_cast<double>(data.validation->batches_per_epoch())
                           : 1,
-               losses = seconds_of(p.result.ledger, {Owner::eval}) / part,
+               evaluated = seconds_of(p.result.ledger, {Owner::eval}) / part,
                texts = seconds_of(p.result.ledger, {Owner::eval_texts});
-  p.validation.seconds = (losses + texts) / validations;
-  p.texts_share = texts > 0 ? texts / (losses + texts) : 0;
+  p.validation.seconds = (evaluated + texts) / validations;
+  p.texts_share = texts > 0 ? texts / (evaluated + texts) : 0;
   p.checkpoint.seconds = seconds_of(observer.tail, {Owner::checkpoint});
   p.sample.seconds = seconds_of(p.result.ledger, {Owner::sample}) /
                      static_cast<double>(std::max<int64_t>(1, observer.samples));
@@ -245,11 +277,14 @@ Profile profile(const Model& model, Settings settings, const TrainingData& data,
         p.checkpoint.every_updates > 0
             ? 1 / (1 / p.checkpoint.every_updates + 1 / p.validation.every_updates)
             : p.validation.every_updates;
+  p.peak_resident_bytes = peak_resident_bytes();
   p.watts = observer.watts();
   p.slowed = observer.slowed;
   p.ceiling = options.ceiling;
   if (p.ceiling.flops <= 0 || p.ceiling.bytes <= 0 || raised(p.ceiling, p.ledger) != p.ceiling) {
+    const int64_t begin = now_ns();
     const Ceiling now = backend.measure_ceiling(programs.passes.precision);
+    p.ceiling_seconds = seconds_since(begin);
     p.ceiling = raised(best_of(p.ceiling, now), p.ledger);
     p.ceiling_is_new = now.flops > 0 && now.bytes > 0;
   }

@@ -107,13 +107,16 @@ std::string budget_text(std::span<const double, kOwners> seconds) {
   return s;
 }
 
+std::string noise_text(std::optional<double> share, std::string_view sign) {
+  return share ? fmt::format("{}{:.1f} %", sign, 100 * *share) : "(noise unknown)";
+}
+
 std::string profile_report(const Profile& p) {
   const double total = p.seconds_with_occasions();
-  std::string s =
-      fmt::format("an update    {} +-{:.1f} % over {} updates after {} (p10 {}, p90 {})\n",
-                  human_seconds(p.undisturbed), 100 * p.noise, p.options.updates, p.options.warm_up,
-                  human_seconds(percentile(p.update_seconds, 0.1)),
-                  human_seconds(percentile(p.update_seconds, 0.9)));
+  std::string s = fmt::format("an update    {} {} over {} updates after {} (p10 {}, p90 {})\n",
+                              human_seconds(p.undisturbed), noise_text(p.noise), p.options.updates,
+                              p.options.warm_up, human_seconds(percentile(p.update_seconds, 0.1)),
+                              human_seconds(percentile(p.update_seconds, 0.9)));
   s += fmt::format("tokens       {}/s, {:.1f} % of the places hold one; {} places an update\n",
                    human_count(p.useful_tokens_per_second()), 100 * p.useful_share,
                    with_commas(std::llround(p.places_per_update)));
@@ -150,18 +153,21 @@ nlohmann::ordered_json profile_json(const Profile& p) {
       {"update_seconds",
        {{"mean", p.seconds},
         {"undisturbed", p.undisturbed},
-        {"noise_share", p.noise},
+        {"noise_share", p.noise ? nlohmann::ordered_json(*p.noise) : nullptr},
         {"p10", percentile(p.update_seconds, 0.1)},
         {"p50", percentile(p.update_seconds, 0.5)},
         {"p90", percentile(p.update_seconds, 0.9)}}},
       {"seconds_with_occasions", p.seconds_with_occasions()},
       {"updates_of_run", p.updates_of_run},
+      {"updates_per_epoch", p.updates_per_epoch},
       {"mean_loss", p.mean_loss},
+      {"loss_error", p.loss_error},
       {"places_per_update", p.places_per_update},
       {"useful_share", p.useful_share},
       {"useful_tokens_per_second", p.useful_tokens_per_second()},
       {"flops_per_update", p.flops_per_update},
       {"ceiling", {{"flops_per_second", p.ceiling.flops}, {"bytes_per_second", p.ceiling.bytes}}}};
+  if (p.ceiling_is_new) j["ceiling"]["seconds"] = p.ceiling_seconds;
   for (const CacheCeiling& cache : p.ceiling.caches)
     j["ceiling"]["caches"].push_back(
         {{"capacity", cache.capacity}, {"bytes_per_second", cache.bytes}});
@@ -178,6 +184,7 @@ nlohmann::ordered_json profile_json(const Profile& p) {
                             {"items", t.items}});
   if (p.watts) j["watts"] = *p.watts;
   if (!p.slowed.empty()) j["slowed"] = p.slowed;
+  j["peak_resident_bytes"] = p.peak_resident_bytes;
   if (p.result.device_bytes) j["device_bytes"] = *p.result.device_bytes;
   j["components"] = rows_json(p, rows_by_component(p.ledger, p.ceiling));
   j["ops"] = rows_json(p, rows_by_op(p.ledger, p.ceiling));

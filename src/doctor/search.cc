@@ -10,32 +10,48 @@
 namespace millrace {
 namespace {
 
+// As `--time-budget` takes it, no less.
+std::string asked_text(double seconds) {
+  return seconds <= 120 ? fmt::format("{:.0f}s", std::ceil(seconds))
+                        : fmt::format("{:.0f}m", std::ceil(seconds / 60));
+}
+
 class Searcher {
  public:
   Searcher(const TryOut& try_out, const SearchOptions& options, SearchResult& result)
-      : try_out_(try_out), options_(options), result_(result) {}
+      : try_out_(try_out),
+        options_(options),
+        result_(result),
+        seconds_(result.original.front().seconds) {}
 
   void alone(std::vector<Remedy> remedies) {
-    std::stable_sort(remedies.begin(), remedies.end(),
-                     [](const Remedy& a, const Remedy& b) { return a.ceiling > b.ceiling; });
+    // What a finding points at comes before what is only a choice.
+    std::stable_sort(remedies.begin(), remedies.end(), [](const Remedy& a, const Remedy& b) {
+      return a.is_choice != b.is_choice ? b.is_choice : a.ceiling > b.ceiling;
+    });
+    int waiting = 0;  // left out, and each would have had its turns
     for (Remedy& remedy : remedies) {
-      if (remedy.ceiling < Gain::kLeast)
-        leave_out(remedy, fmt::format("could save at most {:.1f} %", 100 * remedy.ceiling));
       // Some of the time is for what comes behind: all together, and once more.
-      else if (elapsed() + (3 + faster_ + kConfirming) * usual() > options_.budget_seconds)
-        leave_out(remedy, "the time was up");
-      else
+      const double needed = needed_for(kTrying * (1 + waiting) + faster_ + kConfirming);
+      if (remedy.ceiling < Gain::kLeast) {
+        leave_out(remedy, fmt::format("could save at most {:.1f} %", 100 * remedy.ceiling));
+      } else if (needed > options_.budget_seconds) {
+        leave_out(remedy, no_time(needed));
+        ++waiting;
+      } else {
         result_.alone.push_back(one(std::move(remedy)));
+      }
     }
   }
 
-  // What seems faster, but not beyond the noise, gets more turns while there is time.
+  // What seems faster or may be, but not beyond the noise, gets more turns while there is time.
   void look_again() {
     constexpr int kMostTurns = 3;
     for (int turn = 0; turn < kMostTurns; ++turn)
       for (Tried& t : result_.alone) {
-        if (t.verdict != kNoEffect || t.gain.ratio < 1 + Gain::kLeast || is_beaten(t)) continue;
-        if (elapsed() + (2 + faster_ + kConfirming) * usual() > options_.budget_seconds) return;
+        const bool seems = t.verdict == kNoEffect && t.gain.ratio >= 1 + Gain::kLeast;
+        if ((!seems && t.verdict != kUnclear) || is_beaten(t)) continue;
+        if (needed_for(2 + faster_ + kConfirming) > options_.budget_seconds) return;
         options_.say(t.remedy.title + ", once more");
         again(result_.original, {});
         again(t.runs, t.remedy.overrides);
@@ -64,10 +80,11 @@ class Searcher {
       std::vector<std::string> overrides = result_.overrides;
       overrides.insert(overrides.end(), winner->remedy.overrides.begin(),
                        winner->remedy.overrides.end());
+      const double needed = needed_for(1 + kConfirming);
       if (result_.overrides.empty()) {
         joined.runs = winner->runs;
-      } else if (elapsed() + (1 + kConfirming) * usual() > options_.budget_seconds) {
-        leave_out(winner->remedy, "faster alone; the time was up to try it with the others");
+      } else if (needed > options_.budget_seconds) {
+        leave_out(winner->remedy, "faster alone; with the others " + no_time(needed));
         continue;
       } else {
         options_.say("and " + winner->remedy.title);
@@ -98,6 +115,13 @@ class Searcher {
     constexpr int kMostTurns = 4;
     auto disturbed = [&] { return gap_of(before) > kDisturbed || gap_of(after) > kDisturbed; };
     for (int turn = 0; turn < kConfirming / 2 || (turn < kMostTurns && disturbed()); ++turn) {
+      // The time for it was set aside: the first turn may take a little more.
+      const double needed = needed_for(turn == 0 ? 1 : 2);
+      if (needed > options_.budget_seconds) {
+        if (turn > 0) break;
+        result_.left_out.push_back("all together, once more: " + no_time(needed_for(kConfirming)));
+        return;
+      }
       options_.say(fmt::format("once more, all together, turn {}", turn + 1));
       before.push_back(run({}));
       after.push_back(run(result_.overrides));
@@ -113,11 +137,15 @@ class Searcher {
   double elapsed() const { return seconds_since(begin_); }
 
  private:
-  static constexpr std::string_view kFaster = "faster", kNoEffect = "no effect";
   static constexpr double kDisturbed = 0.1;
-  static constexpr int kConfirming = 4;                              // runs of the last comparison
-  double usual() const { return runs_ > 0 ? seconds_ / runs_ : 0; }  // seconds of a run
 
+  // The budget with which so many more runs end in time.
+  double needed_for(int runs) const {
+    return options_.spent_seconds + elapsed() + runs * seconds_ / runs_;
+  }
+  static std::string no_time(double needed) {
+    return "the time was up; --time-budget " + asked_text(needed) + " has time for it";
+  }
   void leave_out(const Remedy& remedy, const std::string& why) {
     result_.left_out.push_back(fmt::format("{}: {}", remedy.title, why));
   }
@@ -132,16 +160,19 @@ class Searcher {
     if (Measured m = run(overrides); m.is_measured()) runs.push_back(std::move(m));
   }
   Measured run(const std::vector<std::string>& overrides) {
-    const int64_t start = now_ns();
     Measured m = try_out_(overrides, result_.updates);
-    seconds_ += seconds_since(start);
+    seconds_ += m.seconds;
     ++runs_;
     return m;
   }
   std::string verdict_of(const Tried& t) const {
     const Measured& m = t.runs.front();
     if (!m.is_measured()) return fmt::format("{}: {}", outcome_name(m.outcome), m.reason);
-    return std::string(t.gain.is_faster() ? kFaster : t.gain.is_slower() ? "slower" : kNoEffect);
+    // Another problem has other losses.
+    if (t.gain.is_faster() && t.remedy.maths != Maths::other_problem &&
+        loss_change(result_.original.front(), m).is_higher())
+      return std::string(kHigherLoss);
+    return std::string(millrace::verdict_of(t.gain));
   }
   Gain gain(const std::vector<Measured>& before, const std::vector<Measured>& after) const {
     std::vector<std::vector<Measured>> groups{result_.original, after, result_.final_runs};
@@ -179,15 +210,31 @@ class Searcher {
   SearchResult& result_;
   std::vector<Measured> whole_;  // runs of all that is kept
   const int64_t begin_ = now_ns();
-  double seconds_ = 0;  // of all runs
-  int runs_ = 0, faster_ = 0;
+  double seconds_;  // of all runs, the one of the config as it is among them
+  int runs_ = 1, faster_ = 0;
 };
 
 }  // namespace
 
-int64_t updates_of_trial(const Measured& look, double trial_seconds) {
-  const double wanted = trial_seconds / std::max(1e-6, look.update_seconds);
-  return std::clamp<int64_t>(std::llround(wanted), 8, 20000);
+int64_t Tried::peak_bytes() const {
+  return std::ranges::min_element(runs, {}, &Measured::peak_bytes)->peak_bytes;
+}
+
+std::string_view verdict_of(const Gain& gain) {
+  return gain.is_faster()    ? kFaster
+         : gain.is_slower()  ? kSlower
+         : gain.is_unclear() ? kUnclear
+                             : kNoEffect;
+}
+
+int64_t updates_of_trial(const Measured& look, double trial_seconds, double runs,
+                         double budget_seconds) {
+  constexpr double kLeast = 1e-6;
+  const double wanted =
+                   std::clamp(trial_seconds / std::max(kLeast, look.update_seconds), 8.0, 20000.0),
+               more = (budget_seconds / runs - look.seconds) / std::max(kLeast, look.more_seconds);
+  return std::max(look.updates,
+                  int64_t{std::lround(std::min(wanted, static_cast<double>(look.updates) + more))});
 }
 
 SearchResult search(const TryOut& try_out, Measured first, int64_t updates,

@@ -14,12 +14,21 @@ struct Tried {
   std::vector<Measured> runs;  // of one that was measured, else the one that was not
   Gain gain;
   bool kept = false;
-  std::string verdict;  // "faster", "no effect", "slower", "does not fit: …"
+  // "faster", "faster, higher loss", "no effect", "not told from noise", "slower",
+  // "does not fit: …"
+  std::string verdict;
+
+  bool is_measured() const { return runs.front().is_measured(); }
+  int64_t peak_bytes() const;  // the least: a run that measures the machine, too, takes more
 };
+constexpr std::string_view kFaster = "faster", kHigherLoss = "faster, higher loss",
+                           kNoEffect = "no effect", kUnclear = "not told from noise",
+                           kSlower = "slower";
+std::string_view verdict_of(const Gain& gain);
 
 struct SearchOptions {
   double budget_seconds = 300;
-  double trial_seconds = 3;  // of measured updates
+  double spent_seconds = 0;  // of it, before the search
   std::function<void(const std::string&)> say = [](const std::string&) {};
 };
 
@@ -35,8 +44,13 @@ struct SearchResult {
   double seconds = 0;
 };
 
-// How many updates a trial measures, of a look at a few of them.
-int64_t updates_of_trial(const Measured& look, double trial_seconds);
+// How many updates a measurement has: as many as take `trial_seconds`, but no more than let `runs`
+// of them end within `budget_seconds`, by a look at a few of them. Where not even as many as the
+// look has do, these.
+int64_t updates_of_trial(const Measured& look, double trial_seconds, double runs,
+                         double budget_seconds);
+// What a search runs at least, for one remedy: it is tried, and all is confirmed.
+constexpr int kTrying = 3, kConfirming = 4;
 
 // `first` is a measurement of the config as it is, over `updates`.
 SearchResult search(const TryOut& try_out, Measured first, int64_t updates,

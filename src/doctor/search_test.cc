@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <thread>
 
 namespace millrace {
 namespace {
@@ -12,7 +14,8 @@ class FakeMachine {
  public:
   std::map<std::string, double> factor;  // of a change
   std::map<std::string, Measured::Outcome> fails;
-  double drift = 1, noise = 0.005;
+  std::map<std::string, double> loss;
+  double drift = 1, noise = 0.005, seconds = 0;  // of a run
   int64_t runs = 0;
 
   Measured operator()(const std::vector<std::string>& overrides, int64_t) {
@@ -21,12 +24,15 @@ class FakeMachine {
     Measured m;
     m.tokens_per_second = speed_ * (runs % 2 == 0 ? 1 + noise : 1 - noise);
     m.noise = noise;
+    m.seconds = seconds;
+    m.loss = 2;
     for (const std::string& o : overrides) {
       if (const auto at = fails.find(o); at != fails.end()) {
         m.outcome = at->second;
         m.reason = "as planned";
       }
       if (const auto at = factor.find(o); at != factor.end()) m.tokens_per_second *= at->second;
+      if (const auto at = loss.find(o); at != loss.end()) m.loss = at->second;
     }
     return m;
   }
@@ -109,7 +115,7 @@ TEST(Search, LooksAgainAtWhatIsUnclear) {
     ASSERT_EQ(r.alone.size(), 1u);
     EXPECT_EQ(r.alone[0].verdict, factor > 1 ? "faster" : "no effect");
     EXPECT_EQ(r.overrides.size(), factor > 1 ? 1u : 0u);
-    EXPECT_EQ(r.alone[0].runs.size() > 2, factor > 1);
+    EXPECT_GT(r.alone[0].runs.size(), 2u);
   }
 }
 
@@ -144,19 +150,94 @@ TEST(Search, LeavesOutWhatCannotPayAndSaysSo) {
 
 TEST(Search, WhatHasNoTimeIsNamed) {
   FakeMachine machine;
-  const SearchResult r = searched(machine, {remedy("a", "a=1")}, 0);
-  EXPECT_EQ(r.left_out, std::vector<std::string>{"a=1: the time was up"});
+  machine.factor = {{"a=1", 2}};
+  machine.seconds = 9.35;
+  const std::vector<Remedy> both{remedy("a", "a=1"), remedy("b", "b=1")};
+  // Three runs of each that is tried, four behind them, and what the first run took is known.
+  const SearchResult none = searched(machine, both, 50);
+  EXPECT_EQ(machine.runs, 1);
+  EXPECT_EQ(none.left_out,
+            (std::vector<std::string>{"a=1: the time was up; --time-budget 66s has time for it",
+                                      "b=1: the time was up; --time-budget 94s has time for it"}));
+  EXPECT_EQ(searched(machine, both, 66).alone.size(), 1u);
+  EXPECT_EQ(searched(machine, both, 200).left_out.size(), 0u);
+}
+
+TEST(Search, TheLastComparisonIsWithinTheTime) {
+  FakeMachine machine;
+  machine.factor = {{"a=1", 2}};
+  const TryOut slow = [&](const std::vector<std::string>& o, int64_t u) {
+    if (machine.runs == 3) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return machine(o, u);
+  };
+  const SearchResult r =
+      search(slow, machine({}, 10), 10, {remedy("a", "a=1")}, {.budget_seconds = 0.2});
+  EXPECT_EQ(machine.runs, 4);
+  EXPECT_EQ(r.overrides, std::vector<std::string>{"a=1"});
+  EXPECT_FALSE(r.is_faster());
+  ASSERT_EQ(r.left_out.size(), 1u);
+  EXPECT_TRUE(r.left_out[0].starts_with("all together, once more: the time was up"))
+      << r.left_out[0];
+}
+
+TEST(Search, FindingsComeBeforeChoices) {
+  FakeMachine machine;
+  Remedy choice = remedy("choice", "a=1", 0.9);
+  choice.is_choice = true;
+  const SearchResult r = searched(machine, {choice, remedy("b", "b=1", 0.1)});
+  ASSERT_EQ(r.alone.size(), 2u);
+  EXPECT_EQ(r.alone[0].remedy.id, "b");
+}
+
+// Faster, and not the same training any more: not kept. Another problem has another loss.
+TEST(Search, AHigherLossIsNotKept) {
+  for (const Maths maths : {Maths::other_rounding, Maths::other_problem}) {
+    FakeMachine machine;
+    machine.factor = {{"a=1", 2}, {"b=1", 1.5}};
+    machine.loss = {{"a=1", 2.5}, {"b=1", 2.001}};
+    const SearchResult r =
+        searched(machine, {remedy("a", "a=1", 0.5, maths), remedy("b", "b=1", 0.5, maths)});
+    EXPECT_EQ(r.alone[0].verdict,
+              maths == Maths::other_rounding ? "faster, higher loss" : "faster");
+    EXPECT_EQ(r.alone[1].verdict, "faster");
+    EXPECT_EQ(r.overrides, maths == Maths::other_rounding ? std::vector<std::string>{"b=1"}
+                                                          : std::vector<std::string>{});
+  }
+}
+
+TEST(Search, NoiseLargerThanAGainIsNotNothing) {
+  FakeMachine machine;
+  machine.factor = {{"a=1", 3}};
+  machine.noise = 0.9;
+  const TryOut steady = [&](const std::vector<std::string>& o, int64_t u) {
+    Measured m = machine(o, u);
+    m.tokens_per_second = o.empty() ? 1000 : 3000;
+    return m;
+  };
+  const SearchResult r = search(steady, steady({}, 10), 10, {remedy("a", "a=1")}, {});
+  EXPECT_EQ(r.alone[0].verdict, "not told from noise");
+  EXPECT_TRUE(r.overrides.empty());
 }
 
 TEST(Search, UpdatesOfATrialFillItsTime) {
-  auto updates = [](double seconds) {
+  auto updates = [](double seconds, double budget = 1e6) {
     Measured look;
-    look.update_seconds = seconds;
-    return updates_of_trial(look, 3);
+    look.update_seconds = look.more_seconds = seconds;
+    look.updates = 3;
+    look.seconds = 1 + 3 * seconds;
+    return updates_of_trial(look, 3, 8, budget);
   };
   EXPECT_EQ(updates(0.1), 30);
   EXPECT_EQ(updates(60), 8);
   EXPECT_EQ(updates(1e-5), 20000);
+  // Eight runs, each a second and its updates.
+  EXPECT_EQ(updates(0.1, 8 * 2.001), 10);
+  EXPECT_EQ(updates(60, 60), 3);
+  Measured look;
+  look.updates = 3;
+  look.update_seconds = 0.1;
+  look.more_seconds = 0.4;  // it saves at each
+  EXPECT_EQ(updates_of_trial(look, 3, 1, 2), 8);
 }
 
 }  // namespace

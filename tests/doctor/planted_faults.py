@@ -182,7 +182,7 @@ class Suite:
         confirmed = report.get("confirmed")
         if confirmed:
             row["stated"], row["noise"] = confirmed["ratio"], confirmed["noise_share"]
-        row["confirmed"] = row["fix"] > 1 and (not confirmed or confirmed["ratio"] - 1 > confirmed["noise_share"])
+        row["confirmed"] = row["fix"] > 1 and (not confirmed or confirmed["ratio"] * (1 - confirmed["noise_share"]) > 1)
         row["quiet"] = report["severity"] in ("none", "low")
         optimized = pathlib.Path(report["folder"]) / "config.optimized.yaml"
         if honest and confirmed and (self.folder / optimized).exists():
