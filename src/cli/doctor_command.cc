@@ -301,10 +301,11 @@ Diagnosis diagnose(const DoctorArguments& arguments, bool everything, fs::path& 
   d.profile = measured(3);
   // As long as leaves time to try something; where there is none for that, as long as there is.
   runner.limit_seconds = std::max(60.0, budget);
-  constexpr double kSearch = 1 + kTrying + kConfirming;
+  constexpr double kSearch = 1 + kTrying + kConfirming, kSpare = 1.5;  // runs take more at times
   const double left = budget - seconds_since(begin);
   const bool searches = !arguments.quick && left > kSearch * d.profile.seconds;
-  const int64_t updates = updates_of_trial(d.profile, trial_seconds, searches ? kSearch : 1, left);
+  const int64_t updates =
+      updates_of_trial(d.profile, trial_seconds, searches ? kSpare * kSearch : 1, left);
   if (updates > d.profile.updates) {
     say(fmt::format("{} updates as the config has them", updates));
     d.profile = measured(updates);

