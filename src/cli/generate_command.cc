@@ -171,14 +171,6 @@ void check_options(const Loaded& l) {
   }
   a.given.refuse({"--length-penalty", "--no-repeat-ngram", "--min-tokens", "--at-once"},
                  "drawing a text", "leave it out, or --beam 4, which searches");
-  auto number = [](const char* option, double value, double most) {
-    if (value >= 0 && value <= most) return;
-    throw usage(fmt::format("{} is not a number to draw with", option),
-                fmt::format("0 to {}", most), fmt::format("{}", value),
-                fmt::format("{} 1", option));
-  };
-  number("--temperature", a.options.temperature, 100);
-  number("--top-p", a.options.top_p, 1);
 }
 
 // The prompts of a file, record by record, or the one of the command line.

@@ -207,7 +207,7 @@ refused "tokenizer file of another kind" 2 'unigram.json: model.type' '`Unigram`
 refused "unknown sub-command" 2 'trian' -- trian good.yaml
 refused "unknown flag" 2 '--memroy' 'millrace plan has no option' 'expected: ' '--grid' 'remedy:   did you mean `--memory`?' -- plan good.yaml --memroy 1GiB
 refused "unknown flag beside what is missing" 2 'no option `--metrc`' 'did you mean `--metric`?' -- score --metrc bleu
-refused "a number that is too large" 2 'command line: --beam 1000000000' 'expected: an integer, 0 to 1024' 'got:      `1000000000`' 'remedy:   --beam 4' -- generate nowhere --prompt a --beam 1000000000
+refused "a number that is too large" 2 'command line: --beam 1000000000' 'expected: an integer, 0 to 1024' 'got:      `1000000000`' 'remedy:   --beam' -- generate nowhere --prompt a --beam 1000000000
 refused "a word for a number" 2 'command line: --seed one' 'expected: an integer, at least 0' 'got:      `one`' 'remedy:   --seed 1' -- generate nowhere --prompt a --seed one
 refused "a number that is none" 2 '--temperature nan' 'expected: a number, 0 to 100' 'remedy:   --temperature 0.8' -- generate nowhere --prompt a --temperature nan
 refused "an option without its value" 2 'expected: one value' '--max-tokens' 'remedy:   millrace generate --help' -- generate nowhere --max-tokens
@@ -538,7 +538,7 @@ refused "--device of no kind" 2 '--device' 'expected: auto, cpu, cuda, or cuda:N
 refused "--precision of a GPU on the CPU" 2 'does not compute in fp16' 'expected:' 'remedy:' -- generate "$checkpoint" --prompt a --device cpu --precision fp16
 refused "--top-p 0" 2 '--top-p' -- generate "$checkpoint" --prompt a --top-p 0
 for option in --temperature --top-p; do
-  refused "$option nan" 2 "$option is not a number" 'expected: 0 to' 'got:      nan' "remedy:   $option 1" -- generate "$checkpoint" --prompt a $option nan
+  refused "$option nan" 2 "command line: $option nan" 'expected: a number' 'got:      `nan`' "remedy:   $option" -- generate "$checkpoint" --prompt a $option nan
 done
 for option in --length-penalty --no-repeat-ngram --min-tokens --at-once; do
   refused "$option where a text is drawn" 2 "$option does nothing in drawing a text" "command line: $option" 'expected:' 'remedy:' -- generate "$checkpoint" --prompt a $option 1
@@ -772,7 +772,7 @@ refused "eval: more tokens before the end than the model writes" 2 'command line
 for command in "generate $pairs --prompt one" "eval $pairs"; do
   for value in nan inf -1 11; do
     # shellcheck disable=SC2086 # several words
-    refused "${command%% *}: --length-penalty=$value" 2 'command line: --length-penalty' 'expected: a number from 0 to 10' "got:      $value" 'remedy:' -- $command --length-penalty=$value
+    refused "${command%% *}: --length-penalty=$value" 2 'command line: --length-penalty' 'expected: a number, 0 to 10' "got:      \`$value\`" 'remedy:' -- $command --length-penalty=$value
   done
 done
 refused "training: more tokens before the end than there may be" 2 'training.eval_min_tokens' 'expected: 0 to 12' 'got:      13' 'remedy:   training.eval_min_tokens=12' -- train pairs.yaml training.eval_texts=2 training.eval_min_tokens=13
