@@ -1345,7 +1345,7 @@ holds "a path in the user's own folder" 0 "$box/home/lines.txt"
 rm -r home
 if command -v script >/dev/null; then # a terminal: the bar, with colours and without
   on_terminal() { TERM=xterm script -qec "'$binary' $*" /dev/null >"$work/out" 2>"$work/err" </dev/null; }
-  on_terminal train good.yaml --run-name slow training.max_steps=40 training.log_interval=1000 data.grammar_chars=2000000
+  on_terminal train good.yaml --run-name slow training.max_steps=40 training.log_interval=1000 data.grammar_chars=2000000 training.eval_context=15 training.eval_every=1000
   report "progress before the first figures, and of validation" "$(grep -qaE 'train +0% .*0/40  first figures at update 40' "$work/out" && grep -qaE 'validating +[0-9]+ %' "$work/out" || echo '  none')"
   on_terminal eval slow
   report "progress of eval" "$(grep -qaE 'validating +[0-9]+ %' "$work/out" || echo '  none')"
