@@ -16,9 +16,16 @@ namespace {
 Trajectories read_paths(const fs::path& input, const ClassColumn& classes) {
   std::string bytes;
   append_unpacked_file(input, bytes);
-  return input.extension() == ".safetensors"
-             ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), input)
-             : parse_trajectory_table(bytes, input.string(), false, classes);
+  try {
+    return input.extension() == ".safetensors"
+               ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), input)
+               : parse_trajectory_table(bytes, input.string(), false, classes);
+  } catch (const Error& e) {  // there is no config here that could say otherwise
+    ErrorFields fields = e.fields();
+    if (const size_t at = fields.remedy.find(kOrSkipBad); at != fields.remedy.npos)
+      fields.remedy.resize(at);
+    throw Error(fields);
+  }
 }
 
 void check_paths(const Trajectories& scene, const PathPrediction& prediction, const fs::path& input,
@@ -40,14 +47,36 @@ void check_paths(const Trajectories& scene, const PathPrediction& prediction, co
            fmt::format("{} numbers a point", prediction.channels()), std::to_string(scene.channels),
            may_have_classes ? "--class-column 5, or whatever number or name a column of classes has"
                             : "data as the model was trained on");
-  const int64_t least = prediction.parts().previous;
-  for (const Trajectory& path : scene.paths)
-    if (path.length < least)
-      refuse("a path has too few points to go on from",
-             fmt::format("{}: agent {} from frame {} on", input.string(), path.agent,
-                         path.first_frame),
-             fmt::format("at least {}: model.previous", least),
-             fmt::format("{} points without a gap", path.length), "leave the path out");
+}
+
+// Paths that are too short to go on from are passed over: in real tables someone is seen for a
+// moment, and everybody else's future does not depend on it.
+void drop_short_paths(Trajectories& scene, int64_t least, const fs::path& input) {
+  Trajectory first;
+  const auto too_short = [&](const Trajectory& path) {
+    if (path.length >= least) return false;
+    if (first.length == 0) first = path;
+    return true;
+  };
+  const auto dropped = static_cast<int64_t>(std::erase_if(scene.paths, too_short));
+  if (dropped == 0) return;
+  const std::string place = path_place(input.string(), first);
+  if (scene.paths.empty())
+    throw Error(
+        {.code = ErrorCode::config,
+         .what = "no path has enough points to go on from",
+         .where = place,
+         .expected = fmt::format("at least {}: model.previous", least),
+         .got = fmt::format("{} points without a gap, and no other path has enough", first.length),
+         .remedy = "a table in which somebody is seen for longer"});
+  std::fprintf(
+      stderr, "%s\n",
+      fmt::format(
+          "note     {} of {} paths have too few points to go on from (at least {} without a "
+          "gap: model.previous) and are passed over; the first: {}, {} points",
+          with_commas(dropped), with_commas(dropped + std::ssize(scene.paths)), least, place,
+          first.length)
+          .c_str());
 }
 
 }  // namespace
@@ -56,10 +85,11 @@ void predict_paths(const Model& model, const fs::path& folder, const fs::path& i
                    const std::string& class_column, int64_t at_once, const PassOptions& passes,
                    Backend& backend) {
   const int64_t classes = model.takes().classes;
-  const Trajectories scene = read_paths(input, {class_column, int64_t{1} << 31});
+  Trajectories scene = read_paths(input, {class_column, int64_t{1} << 31});
   at_once = std::clamp<int64_t>(std::ssize(scene.paths), 1, at_once);
   PathPrediction prediction(model, at_once, folder, passes, backend);
   check_paths(scene, prediction, input, classes > 0 && class_column.empty());
+  drop_short_paths(scene, prediction.parts().previous, input);
   const int64_t begin = now_ns();
   for (size_t first = 0; first < scene.paths.size(); first += static_cast<size_t>(at_once)) {
     const auto group =

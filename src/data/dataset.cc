@@ -51,6 +51,7 @@ class Maker {
     return options_.class_column.is_asked_for() ? options_.class_column.classes : 0;
   }
   Prepared make() const;
+  std::string place_of_path(SplitName split, int64_t path) const;
   // Whether a header speaks of what was asked for.
   bool agrees(const DatasetHeader& header) const {
     const DataFormat format = request_.records.format;
@@ -63,6 +64,8 @@ class Maker {
   int64_t fields() const {
     return request_.records.fields.size() == 2 || !request_.sources[0].targets.empty() ? 2 : 1;
   }
+  using SceneUse = std::function<void(SplitName, const fs::path& file, const Trajectories&)>;
+  void for_each_scene(const SceneUse& use) const;
   Prepared write_trajectories(const fs::path& staging) const;
   std::string key_;
   DataRequest request_;
@@ -185,6 +188,9 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
     data.normalisation = read_normalisation(read_header_file(file), file);
     if (data.normalisation.channels() != data.trajectories[0]->channels())
       throw damaged_cache(file, "as many channels as the points have", "another number");
+    data.place_of_path = [maker](SplitName split, int64_t path) {
+      return maker->place_of_path(split, path);
+    };
     return data;
   }
   data.records = header.records;
@@ -213,53 +219,70 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   return data;
 }
 
-Prepared Maker::write_trajectories(const fs::path& staging) const {
-  Prepared prepared;
-  const int64_t begin = now_ns();
-  std::array<std::unique_ptr<ValueStoreWriter>, kSplits> writers;
-  std::optional<ChangeStatistics> changes;
-  int64_t channels = 0, number = 0, done = 0;
-  const RecordOptions& o = request_.records;
-  for (const SplitFiles& source : request_.sources) {
-    const int64_t before = number, bad_before = prepared.counts.bad;
+void Maker::for_each_scene(const SceneUse& use) const {
+  int64_t done = 0;
+  for (const SplitFiles& source : request_.sources)
     for (const fs::path& file : source.files) {
       observer_.progress("reading the paths", done, request_.file_bytes);
       std::string bytes;
       append_unpacked_file(file, bytes);
       done += static_cast<int64_t>(bytes.size());
-      const bool tensors = file.extension() == ".safetensors";
-      const Trajectories scene =
-          tensors ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), file, o.skip_bad,
+      const bool tensors = file.extension() == ".safetensors", skip = request_.records.skip_bad;
+      use(source.split, file,
+          tensors ? read_ragged_safetensors(std::as_bytes(std::span(bytes)), file, skip,
                                             options_.class_column)
-                  : parse_trajectory_table(bytes, file.string(), o.skip_bad, options_.class_column);
-      prepared.counts.bad += scene.skipped;
-      if (scene.paths.empty()) continue;
-      if (channels == 0) channels = scene.channels;
-      if (scene.channels != channels)
-        throw config_error("scenes of different kinds", file.string(),
-                           fmt::format("{} numbers a point, as the files before it", channels),
-                           fmt::format("{}", scene.channels), "give files of one kind");
-      for (const Trajectory& path : scene.paths) {
-        const auto split = static_cast<size_t>(drawn_split(o, source.split, number++));
-        auto& writer = writers[split];
-        if (!writer)
-          writer = std::make_unique<ValueStoreWriter>(
-              staging / split_name(static_cast<SplitName>(split)), key_, channels, classes());
-        writer->add_path(scene.values_of(path), scene.classes_of(path));
-        if (source.split != SplitName::train) continue;
-        // Also of what is drawn from it for validation: other files to validate on, and the same to
-        // train on, must not scale a model's states otherwise.
-        if (!changes) changes.emplace(channels);
-        changes->add_path(scene.values_of(path));
-      }
+                  : parse_trajectory_table(bytes, file.string(), skip, options_.class_column));
     }
-    if (number == before)
+}
+
+std::string Maker::place_of_path(SplitName split, int64_t path) const {
+  std::string place = fmt::format("data.{}", split_name(split));
+  int64_t number = 0;
+  for_each_scene([&](SplitName of, const fs::path& file, const Trajectories& scene) {
+    for (const Trajectory& t : scene.paths)
+      if (drawn_split(request_.records, of, number++) == split && path-- == 0)
+        place = path_place(file.string(), t);
+  });
+  return place;
+}
+
+Prepared Maker::write_trajectories(const fs::path& staging) const {
+  Prepared prepared;
+  const int64_t begin = now_ns();
+  std::array<std::unique_ptr<ValueStoreWriter>, kSplits> writers;
+  std::optional<ChangeStatistics> changes;
+  std::array<int64_t, kSplits> read{}, bad{};  // paths of the files of each split
+  int64_t channels = 0, number = 0;
+  for_each_scene([&](SplitName of, const fs::path& file, const Trajectories& scene) {
+    read[static_cast<size_t>(of)] += std::ssize(scene.paths);
+    bad[static_cast<size_t>(of)] += scene.skipped;
+    prepared.counts.bad += scene.skipped;
+    if (scene.paths.empty()) return;
+    if (channels == 0) channels = scene.channels;
+    if (scene.channels != channels)
+      throw config_error("scenes of different kinds", file.string(),
+                         fmt::format("{} numbers a point, as the files before it", channels),
+                         fmt::format("{}", scene.channels), "give files of one kind");
+    for (const Trajectory& path : scene.paths) {
+      const auto split = static_cast<size_t>(drawn_split(request_.records, of, number++));
+      auto& writer = writers[split];
+      if (!writer)
+        writer = std::make_unique<ValueStoreWriter>(
+            staging / split_name(static_cast<SplitName>(split)), key_, channels, classes());
+      writer->add_path(scene.values_of(path), scene.classes_of(path));
+      if (of != SplitName::train) continue;
+      // Also of what is drawn from it for validation: other files to validate on, and the same to
+      // train on, must not scale a model's states otherwise.
+      if (!changes) changes.emplace(channels);
+      changes->add_path(scene.values_of(path));
+    }
+  });
+  for (const SplitFiles& source : request_.sources)
+    if (const auto split = static_cast<size_t>(source.split); read[split] == 0)
       throw config_error(
           fmt::format("no path in {}", file_names(source.files)),
           fmt::format("data.{}", split_name(source.split)), "at least one trajectory",
-          fmt::format("none; {} bad ones were passed over", prepared.counts.bad - bad_before),
-          "check the files");
-  }
+          fmt::format("none; {} bad ones were passed over", bad[split]), "check the files");
   if (const SplitName first = request_.sources[0].split; !writers[static_cast<size_t>(first)])
     throw config_error(
         fmt::format("no path of {} is left to train on", file_names(request_.sources[0].files)),

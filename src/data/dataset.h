@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -95,6 +96,8 @@ struct Dataset {
   }
   bool has_trajectories() const { return first_trajectories() != nullptr; }
   int64_t classes() const { return has_trajectories() ? first_trajectories()->classes() : 0; }
+  // File, agent and first frame of a path of a split, for messages: the files are read again.
+  std::function<std::string(SplitName, int64_t path)> place_of_path;
   bool has(SplitName name) const {
     return split(name).tokens || trajectories[static_cast<size_t>(name)];
   }

@@ -189,12 +189,14 @@ TEST_F(StateBatchesTest, TurnedSequencesHaveTheirLengthsAndNoDirection) {
 }
 
 TEST_F(StateBatchesTest, PathsThatAreTooShortAreRefusedUnlessPassedOver) {
-  const Dataset data = paths({9, 4});
+  Dataset data = paths({9, 4});
+  data.place_of_path = [](SplitName, int64_t path) { return fmt::format("path {}", path); };
   BatchOptions o = options(9, "buckets", 1);
   o.states.skip_short = false;
   const ErrorFields one = refusal_of([&] { batches(data, o); });
   EXPECT_TRUE(has(one.what, "too few points")) << one.what;
-  EXPECT_TRUE(has(one.got, "4 points, path 2 of 2")) << one.got;
+  EXPECT_TRUE(has(one.got, "4 points")) << one.got;
+  EXPECT_EQ(one.where, "path 1");
   EXPECT_TRUE(has(one.remedy, "data.on_bad_record=skip")) << one.remedy;
   o.states = {{8, 12}, 20, 1, false, true};
   const ErrorFields none = refusal_of([&] { batches(data, o); });

@@ -7,9 +7,9 @@
 namespace millrace {
 namespace {
 
-Error too_short(const std::string& what, SplitName split, const StateParts& parts,
+Error too_short(const std::string& what, const std::string& where, const StateParts& parts,
                 const std::string& got, const std::string& remedy) {
-  return config_error(what, fmt::format("data.{}", split_name(split)),
+  return config_error(what, where,
                       fmt::format("at least {} points: model.previous {} and model.current {}",
                                   parts.least(), parts.previous, parts.current),
                       got, remedy);
@@ -19,6 +19,7 @@ Error too_short(const std::string& what, SplitName split, const StateParts& part
 
 StateSamples find_state_samples(const Dataset& data, SplitName split, const StateOptions& o) {
   const ValueStore& store = *data.trajectories[static_cast<size_t>(split)];
+  const std::string split_key = fmt::format("data.{}", split_name(split));
   std::vector<int64_t> begins(static_cast<size_t>(store.paths() + 1));
   store.path_begins(0, begins);
   StateSamples found;
@@ -30,12 +31,12 @@ StateSamples find_state_samples(const Dataset& data, SplitName split, const Stat
     if (points < o.parts.least()) {
       ++found.short_paths;
       if (!o.skip_short)
-        throw too_short("a path has too few points", split, o.parts,
-                        fmt::format("{} points, path {} of {} in {}", points,
-                                    with_commas(static_cast<int64_t>(i) + 1),
-                                    with_commas(store.paths()), data.source_of(split)),
-                        "pass over such paths with data.on_bad_record=skip, or predict fewer "
-                        "states");
+        throw too_short(
+            "a path has too few points",
+            data.place_of_path ? data.place_of_path(split, static_cast<int64_t>(i)) : split_key,
+            o.parts, fmt::format("{} points without a gap", points),
+            "pass over such paths with data.on_bad_record=skip, or predict fewer "
+            "states");
       continue;
     }
     for (int64_t end = points; end >= o.parts.least(); end -= o.window_stride) {
@@ -45,7 +46,7 @@ StateSamples find_state_samples(const Dataset& data, SplitName split, const Stat
     }
   }
   if (found.samples.empty())
-    throw too_short("no path is long enough", split, o.parts,
+    throw too_short("no path is long enough", split_key, o.parts,
                     fmt::format("{} paths in {}, the longest of {}", with_commas(store.paths()),
                                 data.source_of(split), longest),
                     "longer paths, or fewer states to predict: model.current, model.previous");

@@ -87,6 +87,8 @@ class Table {
       if (line.ends_with('\n')) line.remove_suffix(1);
       if (classes_asked_.is_asked_for() && class_column_ == 0) {
         find_class_column(line, place);
+      } else if (!begun_ && is_names(line)) {
+        begun_ = true;
       } else if (const auto fault = read_line(line, place.line)) {
         if (!skip_bad_) refuse(*fault, place.inside(line, fault->at));
         ++skipped_;
@@ -130,7 +132,7 @@ class Table {
                  .where = where,
                  .expected = fault.expected,
                  .got = fault.got,
-                 .remedy = fault.remedy + ", or pass over such with data.on_bad_record=skip"});
+                 .remedy = fault.remedy + kOrSkipBad});
   }
 
   size_t columns_without_channels() const { return kColumnsBefore + (class_column_ > 0 ? 1 : 0); }
@@ -152,7 +154,8 @@ class Table {
       skip_blanks(line, at = end);
       if (at < line.size() && line[at] == ',') ++at;
     }
-    if (class_column_ > 0) return;
+    begun_ = class_column_ > 0;
+    if (begun_) return;
     throw Error({.code = ErrorCode::config,
                  .what = "no column of the table is called " + quote(classes_asked_.name),
                  .where = place.inside(line, first),
@@ -160,6 +163,17 @@ class Table {
                              quote(classes_asked_.name),
                  .got = quote(line.substr(first, 80), 80),
                  .remedy = "data.class_column=5, or whatever number it has"});
+  }
+
+  // "frame,agent,x,y". Nothing before the first comma is no name: behind it a column may be that
+  // of an index, which is no frame.
+  static bool is_names(std::string_view line) {
+    size_t at = 0;
+    skip_blanks(line, at);
+    const std::string_view word = line.substr(at, line.find_first_of(kBetween, at) - at);
+    if (word.empty() || word[0] == '#') return false;
+    double value = 0;
+    return std::from_chars(word.data(), word.data() + word.size(), value).ptr == word.data();
   }
 
   std::optional<Fault> read_class(std::string_view word, size_t at, Row& row) const {
@@ -181,6 +195,7 @@ class Table {
     skip_blanks(line, at);
     if (at == line.size() || line[at] == '#') return std::nullopt;
 
+    begun_ = true;
     const size_t begin = at;
     Row row{0, 0, number, values_.size()};
     size_t columns = 0;
@@ -268,6 +283,7 @@ class Table {
   std::vector<Row> rows_;
   std::vector<float> values_;
   size_t columns_ = 0;  // of the first row
+  bool begun_ = false;  // a line of names, or a row, was seen
   int64_t skipped_ = 0;
 };
 
@@ -322,6 +338,10 @@ std::vector<int64_t> integers(const SafetensorsFile& file, const SafetensorsFile
 }
 
 }  // namespace
+
+std::string path_place(const std::string& file, const Trajectory& path) {
+  return fmt::format("{}: agent {} from frame {} on", file, path.agent, path.first_frame);
+}
 
 int64_t ClassColumn::number() const {
   int64_t number = 0;

@@ -52,14 +52,22 @@ struct ClassColumn {
   int64_t number() const;  // 0: it is a name
 };
 
+// "street.txt: agent 5 from frame 780 on"
+std::string path_place(const std::string& file, const Trajectory& path);
+
+// What a refused row or path may be passed over with, at the end of a remedy: where data is read
+// for a config.
+inline constexpr const char* kOrSkipBad = ", or pass over such with data.on_bad_record=skip";
+
 // A table of lines `frame agent x y`, with further channels behind them when all lines have them;
 // blanks or commas stand between the numbers. Empty lines and those that begin with # are passed
-// over. The rows of an agent, which may stand in any order, are its path; it ends, and another one
-// begins, where frames are left out: where the next is farther away than is most common in this
-// scene. Paths come by agent, then by frame. A row is bad when something in it is not a finite
-// number, frame or agent not a whole one, its length not that of the first row, or its frame
-// already there for this agent: Error with file, line and column, or, with `skip_bad`, it is
-// counted and passed over; so is one whose class is not one of `classes`.
+// over, and so is a first line of names: one whose first word is no number. The rows of an agent,
+// which may stand in any order, are its path; it ends, and another one begins, where frames are
+// left out: where the next is farther away than is most common in this scene. Paths come by agent,
+// then by frame. A row is bad when something in it is not a finite number, frame or agent not a
+// whole one, its length not that of the first row, or its frame already there for this agent: Error
+// with file, line and column, or, with `skip_bad`, it is counted and passed over; so is one whose
+// class is not one of `classes`.
 Trajectories parse_trajectory_table(std::string_view text, const std::string& file,
                                     bool skip_bad = false, const ClassColumn& classes = {});
 

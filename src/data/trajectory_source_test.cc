@@ -57,6 +57,24 @@ TEST(TrajectoryTableTest, NumbersAndSeparatorsOfAllKinds) {
             (Paths{{-4611686018427387903, 1600000000000000001, 0, 1}}));
 }
 
+TEST(TrajectoryTableTest, AFirstLineOfNames) {
+  for (const char* names :
+       {"frame,agent,x,y", "\n# a scene\n frame agent x y", "id\tof\twhat\tis"}) {
+    const Trajectories t = parse(names + std::string("\r\n10,7,1,2\n20,7,3,4\n"));
+    EXPECT_EQ(t.paths, (Paths{{7, 10, 0, 2}})) << names;
+    EXPECT_EQ(t.values, (Values{1, 2, 3, 4})) << names;
+  }
+  EXPECT_TRUE(parse("frame,agent,x,y\n").paths.empty());
+  // Only the first, and none whose first column has no name: that is an index.
+  EXPECT_EQ(refusal("frame,agent,x,y\nframe,agent,x,y\n").where, "scenes/street.txt:2:1 (byte 16)");
+  EXPECT_EQ(refusal("10,7,1,2\nframe,agent,x,y\n").where, "scenes/street.txt:2:1 (byte 9)");
+  EXPECT_EQ(refusal(",frame,agent,x,y\n0,10,7,1,2\n").where, "scenes/street.txt:1:1 (byte 0)");
+  EXPECT_EQ(refusal("nan 7 1 2\n").where, "scenes/street.txt:1:1 (byte 0)");
+  EXPECT_EQ(parse_trajectory_table("frame,agent,x,y,kind\n10,7,1,2,0\n", "a.csv", false, {"5", 3})
+                .classes,
+            (std::vector<int32_t>{0}));
+}
+
 TEST(TrajectoryTableTest, NoRowsNoPaths) {
   for (const char* text : {"", "\n\n", "# nothing\n", " \t\r\n#"}) {
     const Trajectories t = parse(text);

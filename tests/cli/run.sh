@@ -1519,14 +1519,25 @@ refused "the frame for a class" 2 'kinds.txt' 'column 1, the frame' 'remedy:' --
 refused "a class of one state" 2 'model.current' 'expected: 2 or more' 'remedy:   model.current=2' -- train walks.yaml "${kinds[@]}" model.current=1
 refused "a metric of classes without" 2 'checkpoint.metric' 'eval/ade, eval/fde, eval/loss' -- train walks.yaml "${walks[@]}" checkpoint.metric=eval/class_accuracy
 refused "a prompt for a trajectory model" 2 'paths' '--input FILE' -- generate "$whole" --prompt hello
+{ echo 'frame,agent,x,y' && tr ' ' , <seen.txt; } >seen.csv
+run generate "$whole" --input seen.txt
+cp "$work/out" "$work/text"
+run generate "$whole" --input seen.csv
+report "the same of a table with a line of names" "$([ "$code" -eq 0 ] && cmp "$work/text" "$work/out" 2>&1 || cat "$work/err")"
+{ cat seen.txt && printf '90 7 1 2\n0 8 1 2\n10 8 1 2\n'; } >moment.txt
+run generate "$whole" --input moment.txt
+holds "paths that are too short are passed over" 0 '2 of 4 paths have too few points' 'moment.txt: agent 7 from frame 90 on, 1 points' '2 paths'
+report "and the others predicted" "$(cmp "$work/text" "$work/out" 2>&1)"
 head -12 seen.txt >short.txt
 refused "futures of a path with too few points" 2 'short.txt: agent 5' 'at least' 'got:      6 points' 'remedy:' -- generate "$whole" --input short.txt
 printf '0 5 1 2\n10 5 1 nan\n' >nan.txt
 refused "futures of a path with NaN" 2 'nan.txt:2:8' 'a finite number' -- generate "$whole" --input nan.txt
+report "and no key of a config to help" "$(grep on_bad_record "$work/err")"
 printf '0 5 1 2 3\n10 5 1 2 3\n' >wide.txt
 refused "futures of points of another kind" 2 'wide.txt' 'expected: 2 numbers' 'got:      3' -- generate "$whole" --input wide.txt
 refused "training on a path with NaN" 2 'nan.txt:2:8' 'a finite number' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=nan.txt
-refused "training on a path with too few points" 2 'too few points' 'at least 20 points' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=short.txt
+{ cat walks.txt && printf '0 77 1 2\n10 77 1 2\n'; } >with-short.txt
+refused "training on a path with too few points" 2 'too few points' 'where:    with-short.txt: agent 77 from frame 0 on' 'at least 20 points' 'got:      2 points' 'data.on_bad_record=skip' -- train walks.yaml "${walks[@]}" data.train=with-short.txt
 refused "training on none that is long enough" 2 'no path is long enough' 'at least 20 points' 'paths in short.txt, the longest of 6' -- train walks.yaml data.train=short.txt data.validation=short.txt data.format=trajectories data.on_bad_record=skip
 refused "parts longer than a sequence" 2 'model.previous' 'training.max_length=42' -- train walks.yaml "${walks[@]}" model.previous=30 model.current=12
 refused "channels that the data has not" 2 'model.channels' 'expected: 2' -- train walks.yaml "${walks[@]}" model.channels=3

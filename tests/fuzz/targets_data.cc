@@ -1,5 +1,6 @@
 // The readers of records as targets: JSON lines, token files, trajectories.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -151,18 +152,39 @@ bool same(const Trajectories& a, const Trajectories& b) {
          a.values == b.values && a.skipped == b.skipped;
 }
 
-Verdict run_trajectory_table(std::string_view bytes) {
-  const std::vector<std::byte> copy = copy_of(bytes);
-  const std::string_view text(reinterpret_cast<const char*>(copy.data()), copy.size());
+// The first line with something in it, where it has the names of the columns.
+std::vector<std::string_view>::iterator names_among(std::vector<std::string_view>& lines) {
+  const auto line = std::ranges::find_if(lines, [](std::string_view l) {
+    const size_t first = l.find_first_not_of(" \t\r");
+    return first != l.npos && l[first] != '#';
+  });
+  if (line == lines.end()) return line;
+  const size_t first = line->find_first_not_of(" \t\r");
+  double number = 0;
+  const auto read = std::from_chars(line->data() + first, line->data() + line->size(), number);
+  const bool is_word = (*line)[first] != ',' && read.ptr == line->data() + first;
+  return is_word ? line : lines.end();
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
-  int64_t rows = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     lines.push_back(text.substr(at, end - at));
-    const size_t first = lines.back().find_first_not_of(" \t\r");
-    rows += first != text.npos && lines.back()[first] != '#' ? 1 : 0;
     at = end + 1;
   }
+  return lines;
+}
+
+Verdict run_trajectory_table(std::string_view bytes) {
+  const std::vector<std::byte> copy = copy_of(bytes);
+  const std::string_view text(reinterpret_cast<const char*>(copy.data()), copy.size());
+  std::vector<std::string_view> lines = lines_of(text);
+  if (const auto names = names_among(lines); names != lines.end()) lines.erase(names);
+  const int64_t rows = std::ranges::count_if(lines, [](std::string_view line) {
+    const size_t first = line.find_first_not_of(" \t\r");
+    return first != line.npos && line[first] != '#';
+  });
   Trajectories all;
   const Verdict verdict =
       verdict_of("data.txt:", [&] { all = parse_trajectory_table(text, "data.txt"); });
@@ -208,6 +230,8 @@ Verdict run_class_table(std::string_view bytes) {
   require(std::all_of(rest.classes.begin(), rest.classes.end(),
                       [](int32_t label) { return label >= -1 && label < 3; }),
           "a class that there is not");
+  std::vector<std::string_view> lines = lines_of(text);
+  if (names_among(lines) != lines.end()) return verdict;  // a line of names behind another is none
   // By its name it is the same column.
   const std::string named = fmt::format("#f,a,x,y,kind\n{}", text);
   const Trajectories by_name = read_again([&] {
