@@ -7,14 +7,16 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <queue>
 
 #include "core/error.h"
 #include "core/text.h"
+#include "data/bpe_file.h"
 #include "data/bpe_tables.h"
+#include "data/character_form.h"
 #include "data/unicode_class.h"
 #include "data/word_splitter.h"
-#include "io/json_parser.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -24,75 +26,6 @@ bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <
 
 using Json = nlohmann::json;
 using bpe::AddedTokens, bpe::Merges, bpe::Words, bpe::kNoRank;
-
-constexpr size_t kMostUnusedIds = 1 << 16;
-
-// --- the file
-
-class File {
- public:
-  File(std::string_view text, std::string name) : name_(std::move(name)) {
-    try {
-      root_ = parse_json(text);
-    } catch (const Json::parse_error& e) {
-      throw refuse("", "JSON", fmt::format("a fault at byte {}", e.byte));
-    } catch (const Json::exception&) {  // 1e999
-      throw refuse("", "JSON", "a number that is too large");
-    }
-    if (!root_.is_object()) throw refuse("", "an object", root_.type_name());
-  }
-
-  Error refuse(const std::string& key, const std::string& expected, const std::string& got) const {
-    return Error(
-        {.code = ErrorCode::config,
-         .what = "this tokenizer.json cannot be used",
-         .where = key.empty() ? name_ : name_ + ": " + key,
-         .expected = expected,
-         .got = got,
-         .remedy = "take a byte-level BPE tokenizer.json, such as those of GPT-2 and Llama 3"});
-  }
-  const Json& root() const { return root_; }
-  const std::string& name() const { return name_; }
-
-  // The value of a key, which may be missing: null then.
-  static const Json& get(const Json& object, const char* key) {
-    static const Json none;
-    const auto found = object.find(key);
-    return found == object.end() ? none : *found;
-  }
-  const Json& object(const Json& from, const char* key) const {
-    const Json& value = get(from, key);
-    if (!value.is_object()) throw refuse(key, "an object", value.type_name());
-    return value;
-  }
-  std::string string(const Json& from, const char* key) const {
-    const Json& value = get(from, key);
-    if (!value.is_string()) throw refuse(key, "a string", value.type_name());
-    return value.get<std::string>();
-  }
-  bool flag(const Json& from, const char* key, bool otherwise = false) const {
-    const Json& value = get(from, key);
-    if (value.is_null()) return otherwise;
-    if (!value.is_boolean()) throw refuse(key, "true or false", show(value));
-    return value.get<bool>();
-  }
-  // Ids may leave gaps, but tables are as long as the largest one.
-  int32_t id(const Json& value, const std::string& key) const {
-    const Json& model = get(root_, "model");
-    const size_t most =
-        get(model, "vocab").size() + get(root_, "added_tokens").size() + kMostUnusedIds;
-    if (!value.is_number_integer() || value < 0 || value >= most)
-      throw refuse(key, fmt::format("an id from 0 to {}", most - 1), show(value));
-    return value.get<int32_t>();
-  }
-  static std::string show(const Json& value) {
-    return printable(value.dump(-1, ' ', /*ensure_ascii=*/true), 60);
-  }
-
- private:
-  std::string name_;
-  Json root_;
-};
 
 // --- tokens as bytes
 
@@ -147,29 +80,37 @@ struct WordCache {
 class ByteBpeTokenizer : public Tokenizer {
  public:
   ByteBpeTokenizer(std::string_view text, const std::string& source_name) : json_(text) {
-    const File file(text, source_name);
+    const BpeFile file(text, source_name);
     const Json& model = file.object(file.root(), "model");
     if (const std::string type = file.string(model, "type"); type != "BPE")
       throw file.refuse("model.type", "`BPE`", quote(type));
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
-      if (const Json& value = File::get(model, key); !value.is_null() && value != "")
-        throw file.refuse(fmt::format("model.{}", key), "null", File::show(value));
-    if (file.flag(model, "byte_fallback"))
-      throw file.refuse("model.byte_fallback", "false", "true");
-    if (const Json& value = File::get(file.root(), "normalizer"); !value.is_null())
-      throw file.refuse("normalizer", "null: byte-level BPE takes text as it is",
-                        File::show(value));
+      if (const Json& value = BpeFile::get(model, key); !value.is_null() && value != "")
+        throw file.refuse(fmt::format("model.{}", key), "null", BpeFile::show(value));
     whole_words_first_ = file.flag(model, "ignore_merges");
+    if (file.flag(model, "byte_fallback")) {
+      characters_.emplace(file);
+      if (whole_words_first_)
+        throw file.refuse("model.ignore_merges", "false beside byte_fallback", "true");
+    } else if (const Json& value = BpeFile::get(file.root(), "normalizer"); !value.is_null()) {
+      throw file.refuse("normalizer", "null: byte-level BPE takes text as it is",
+                        BpeFile::show(value));
+    }
     read_vocabulary(file, file.object(model, "vocab"));
     read_added_tokens(file);
-    read_opening(file, File::get(file.root(), "post_processor"));
-    read_merges(file, File::get(model, "merges"));
-    read_splitter(file);
+    read_opening(file, BpeFile::get(file.root(), "post_processor"));
+    read_merges(file, BpeFile::get(model, "merges"));
+    if (characters_)
+      take_form();
+    else
+      read_splitter(file);
     if (!splitter_ || !splitter_->letters_end_at_space()) letters_end_at_space_ = false;
     itself_ = std::vector<std::atomic<uint8_t>>(tokens_.size());
   }
 
-  std::string name() const override { return "byte-level BPE"; }
+  std::string name() const override {
+    return characters_ ? "BPE with byte_fallback" : "byte-level BPE";
+  }
   int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
   int32_t start_id() const override { return start_ >= 0 ? start_ : end_; }
   int32_t end_id() const override { return end_; }
@@ -185,7 +126,7 @@ class ByteBpeTokenizer : public Tokenizer {
                                      : added_.find(text, at);
       if (match.token && match.token->strip_left) match.begin = strip_left(text, at, match.begin);
       if (match.token && match.token->strip_right) match.end = strip_right(text, match.end);
-      encode_part(text.substr(at, match.begin - at), *cache.get(), out);
+      encode_part(text.substr(at, match.begin - at), at == 0, *cache.get(), out);
       if (match.token) out.push_back(match.token->id);
       at = match.end;
     }
@@ -197,6 +138,7 @@ class ByteBpeTokenizer : public Tokenizer {
       check_token_id(id, vocab_size());
       text += tokens_[static_cast<size_t>(id)];
     }
+    if (characters_) characters_->strip(text);
     return text;
   }
 
@@ -234,7 +176,7 @@ class ByteBpeTokenizer : public Tokenizer {
     std::unique_ptr<WordCache> cache_;
   };
 
-  void put_token(const File& file, int32_t id, std::string bytes, const std::string& key) {
+  void put_token(const BpeFile& file, int32_t id, std::string bytes, const std::string& key) {
     const auto at = static_cast<size_t>(id);
     if (at >= tokens_.size()) {
       tokens_.resize(at + 1);
@@ -245,16 +187,23 @@ class ByteBpeTokenizer : public Tokenizer {
     tokens_[at] = std::move(bytes);
   }
 
-  void read_vocabulary(const File& file, const Json& vocabulary) {
+  // The bytes that merging sees of a token of the file; false: it never meets it.
+  bool to_word(std::string_view token, std::string& word) const {
+    if (!characters_) return to_bytes(token, word) && !token.empty();
+    word = token;
+    return !token.empty();
+  }
+
+  void read_vocabulary(const BpeFile& file, const Json& vocabulary) {
     std::string bytes;
     std::vector<bool> mergeable;
     for (const auto& [token, value] : vocabulary.items()) {
       const std::string key = "model.vocab." + quote(token);
       const int32_t id = file.id(value, key);
-      const bool is_bytes = to_bytes(token, bytes) && !token.empty();
-      put_token(file, id, is_bytes ? bytes : token, key);
+      const bool is_word = to_word(token, bytes);
+      put_token(file, id, is_word ? bytes : token, key);
       mergeable.resize(tokens_.size());
-      mergeable[static_cast<size_t>(id)] = is_bytes;
+      mergeable[static_cast<size_t>(id)] = is_word;
     }
     size_t total = 0;
     for (size_t id = 0; id < tokens_.size(); ++id) total += mergeable[id] ? tokens_[id].size() : 0;
@@ -268,22 +217,23 @@ class ByteBpeTokenizer : public Tokenizer {
     }
     for (size_t b = 0; b < 256; ++b) {
       const char byte = static_cast<char>(b);
-      byte_ids_[b] = words_.get({&byte, 1});
+      byte_ids_[b] = characters_ ? words_.get(CharacterForm::byte_token(static_cast<uint8_t>(b)))
+                                 : words_.get({&byte, 1});
       if (byte_ids_[b] < 0)
         throw file.refuse("model.vocab", "a token for each of the 256 bytes",
                           fmt::format("none for byte 0x{:02X}", b));
     }
   }
 
-  void read_added_tokens(const File& file) {
-    const Json& list = File::get(file.root(), "added_tokens");
+  void read_added_tokens(const BpeFile& file) {
+    const Json& list = BpeFile::get(file.root(), "added_tokens");
     if (list.is_null()) return;
     if (!list.is_array()) throw file.refuse("added_tokens", "a list", list.type_name());
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string key = fmt::format("added_tokens[{}]", i);
       if (!list[i].is_object()) throw file.refuse(key, "an object", list[i].type_name());
       const std::string content = file.string(list[i], "content");
-      const int32_t id = file.id(File::get(list[i], "id"), key + ".id");
+      const int32_t id = file.id(BpeFile::get(list[i], "id"), key + ".id");
       if (content.empty()) throw file.refuse(key + ".content", "a text", "an empty one");
       if (file.flag(list[i], "single_word"))
         throw file.refuse(key + ".single_word", "false", "true");
@@ -294,6 +244,8 @@ class ByteBpeTokenizer : public Tokenizer {
       else if (tokens_[at] != content)
         throw file.refuse(key, fmt::format("{}, which is token {}", quote(tokens_[at]), id),
                           quote(content));
+      if (characters_ && characters_->normalizes() && file.flag(list[i], "normalized"))
+        throw file.refuse(key + ".normalized", "false, beside a normalizer", "true");
       const bool rstrip = file.flag(list[i], "rstrip");
       added_.add(content, {id, file.flag(list[i], "lstrip"), rstrip});
       if (content.find(' ') != content.npos || (rstrip && is_ascii_letter(content.back())))
@@ -306,28 +258,29 @@ class ByteBpeTokenizer : public Tokenizer {
   }
 
   // The special tokens that a template has before its text: Llama 3 has one, GPT-2 has no template.
-  void read_opening(const File& file, const Json& processor) {
+  void read_opening(const BpeFile& file, const Json& processor) {
     if (!processor.is_object()) return;
-    const Json &type = File::get(processor, "type"), &list = File::get(processor, "processors");
+    const Json &type = BpeFile::get(processor, "type"),
+               &list = BpeFile::get(processor, "processors");
     if (type == "Sequence" && list.is_array())
       for (const Json& part : list)
-        if (part.is_object() && File::get(part, "type") != "Sequence") read_opening(file, part);
+        if (part.is_object() && BpeFile::get(part, "type") != "Sequence") read_opening(file, part);
     if (type != "TemplateProcessing") return;
-    for (const Json& part : File::get(processor, "single")) {
-      const Json& special = part.is_object() ? File::get(part, "SpecialToken") : Json();
+    for (const Json& part : BpeFile::get(processor, "single")) {
+      const Json& special = part.is_object() ? BpeFile::get(part, "SpecialToken") : Json();
       if (!special.is_object()) return;
       const std::string key = "post_processor.special_tokens", name = file.string(special, "id");
       const Json& token = file.object(file.object(processor, "special_tokens"), name.c_str());
-      for (const Json& value : File::get(token, "ids")) {
+      for (const Json& value : BpeFile::get(token, "ids")) {
         const int32_t id = file.id(value, key);
         if (id >= vocab_size() || !known_[static_cast<size_t>(id)])
-          throw file.refuse(key, "tokens of the vocabulary", File::show(value));
+          throw file.refuse(key, "tokens of the vocabulary", BpeFile::show(value));
         opening_.push_back(id);
       }
     }
   }
 
-  void read_merges(const File& file, const Json& list) {
+  void read_merges(const BpeFile& file, const Json& list) {
     if (!list.is_array()) throw file.refuse("model.merges", "a list", list.type_name());
     merges_ = Merges(list.size());
     std::string left, right;
@@ -338,7 +291,7 @@ class ByteBpeTokenizer : public Tokenizer {
         const std::string_view both = list[i].get_ref<const std::string&>();
         const size_t space = both.find(' ');
         if (space == both.npos || both.find(' ', space + 1) != both.npos)
-          throw file.refuse(key, "two tokens with a space between", File::show(list[i]));
+          throw file.refuse(key, "two tokens with a space between", BpeFile::show(list[i]));
         a = both.substr(0, space);
         b = both.substr(space + 1);
       } else if (list[i].is_array() && list[i].size() == 2 && list[i][0].is_string() &&
@@ -346,23 +299,23 @@ class ByteBpeTokenizer : public Tokenizer {
         a = list[i][0].get_ref<const std::string&>();
         b = list[i][1].get_ref<const std::string&>();
       } else {
-        throw file.refuse(key, "two tokens", File::show(list[i]));
+        throw file.refuse(key, "two tokens", BpeFile::show(list[i]));
       }
-      const bool are_bytes = to_bytes(a, left) && to_bytes(b, right);
-      const int32_t l = are_bytes ? words_.get(left) : -1, r = are_bytes ? words_.get(right) : -1,
+      const bool are_words = to_word(a, left) && to_word(b, right);
+      const int32_t l = are_words ? words_.get(left) : -1, r = are_words ? words_.get(right) : -1,
                     both = l >= 0 && r >= 0 ? words_.get(left + right) : -1;
       if (both < 0)
         throw file.refuse(key, "two tokens of the vocabulary that make a third",
-                          File::show(list[i]));
+                          BpeFile::show(list[i]));
       merges_.set(l, r, {static_cast<uint32_t>(i), both});
     }
   }
 
-  void read_splitter(const File& file) {
+  void read_splitter(const BpeFile& file) {
     const Json& whole = file.object(file.root(), "pre_tokenizer");
     std::vector<const Json*> stages;
     if (file.string(whole, "type") == "Sequence") {
-      const Json& list = File::get(whole, "pretokenizers");
+      const Json& list = BpeFile::get(whole, "pretokenizers");
       if (!list.is_array())
         throw file.refuse("pre_tokenizer.pretokenizers", "a list", list.type_name());
       for (const Json& stage : list) {
@@ -374,6 +327,7 @@ class ByteBpeTokenizer : public Tokenizer {
       stages.push_back(&whole);
     }
     bool bytes = false;
+    std::optional<bool> each_digit;  // digits stand apart: each, or a run of them
     for (const Json* stage : stages) {
       const std::string type = file.string(*stage, "type");
       if (type == "ByteLevel") {
@@ -384,20 +338,29 @@ class ByteBpeTokenizer : public Tokenizer {
           throw file.refuse("pre_tokenizer", "one expression",
                             "a Split and a ByteLevel with its own");
         splitter_ = make_gpt2_splitter();
-      } else if (type == "Split" && !splitter_ && !bytes) {
+      } else if (type == "Digits" && stage == stages[0] && stages.size() > 1) {
+        each_digit = file.flag(*stage, "individual_digits");
+      } else if (type == "Split" && !splitter_ && !bytes && !each_digit) {
         const Json& pattern = file.object(*stage, "pattern");
         if (file.string(*stage, "behavior") != "Isolated" || file.flag(*stage, "invert"))
           throw file.refuse("pre_tokenizer Split", "behavior `Isolated`, not inverted",
-                            File::show(*stage));
+                            BpeFile::show(*stage));
         splitter_ = make_splitter(file.string(pattern, "Regex"), file.name());
       } else {
-        throw file.refuse("pre_tokenizer", "ByteLevel, or one Split and then ByteLevel",
+        throw file.refuse("pre_tokenizer", "ByteLevel, or one Split or Digits and then ByteLevel",
                           quote(type));
       }
     }
     if (!bytes) throw file.refuse("pre_tokenizer", "ByteLevel", "none");
     if (add_space_ && stages.size() > 1)
-      throw file.refuse("pre_tokenizer", "add_prefix_space false behind a Split", "true");
+      throw file.refuse("pre_tokenizer", "add_prefix_space false behind another stage", "true");
+    if (each_digit) splitter_ = make_digit_splitter(*each_digit, std::move(splitter_));
+  }
+
+  // Everything of the file has been read: tokens become what they stand for.
+  void take_form() {
+    splitter_ = characters_->splitter(tokens_, words_.get(CharacterForm::kMark) >= 0);
+    for (std::string& token : tokens_) token = CharacterForm::shown(token);
   }
 
   static bool is_space_before(std::string_view text, size_t end, size_t& begin) {
@@ -420,11 +383,15 @@ class ByteBpeTokenizer : public Tokenizer {
     return end;
   }
 
-  // Text without added tokens.
-  void encode_part(std::string_view text, WordCache& cache, std::vector<int32_t>& out) const {
+  // Text without added tokens. `is_first`: nothing stands before it.
+  void encode_part(std::string_view text, bool is_first, WordCache& cache,
+                   std::vector<int32_t>& out) const {
     if (text.empty()) return;
     std::string spaced;
-    if (add_space_ && text[0] != ' ') {
+    if (characters_) {
+      spaced = characters_->spelled(text, is_first);
+      text = spaced;
+    } else if (add_space_ && text[0] != ' ') {
       spaced = " " + std::string(text);
       text = spaced;
     }
@@ -477,7 +444,17 @@ class ByteBpeTokenizer : public Tokenizer {
 
   void merge(std::string_view word, std::vector<int32_t>& ids) const {
     ids.clear();
-    for (const char c : word) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    for (size_t at = 0, size = 1; at < word.size(); at += size) {
+      if (characters_) {
+        size = std::max<size_t>(1, code_point_at(word, at).bytes);
+        if (const int32_t id = words_.get(word.substr(at, size)); id >= 0) {
+          ids.push_back(id);
+          continue;
+        }
+      }
+      for (const char c : word.substr(at, size))
+        ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    }
     // The simple way looks at all pairs for every merge; a run without spaces may be of any length.
     if (ids.size() <= 48)
       merge_few(ids);
@@ -556,6 +533,7 @@ class ByteBpeTokenizer : public Tokenizer {
   std::unique_ptr<WordSplitter> splitter_;  // null: the text is one word
   bool whole_words_first_ = false, add_space_ = false, letters_end_at_space_ = true;
   int32_t start_ = -1, end_ = -1;
+  std::optional<CharacterForm> characters_;  // none: bytes
   std::vector<int32_t> opening_;
   mutable std::vector<std::atomic<uint8_t>> itself_;
   mutable std::mutex mutex_;

@@ -1,7 +1,8 @@
 // Byte-level BPE as Hugging Face's tokenizer.json describes it (GPT-2, Llama 3 and their kin): text
 // is cut at added tokens, then into words (word_splitter.h), and in each word the pair of the
 // lowest rank is merged, the leftmost first, until no pair is left that has one. Ids are those of
-// the reference implementation, the PyPI package `tokenizers`.
+// the reference implementation, the PyPI package `tokenizers`. With `byte_fallback` words consist
+// of characters instead of bytes (character_form.h).
 #pragma once
 #include <memory>
 #include <string>

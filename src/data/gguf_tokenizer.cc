@@ -70,18 +70,29 @@ std::vector<GgufEntry> sentence_piece(const std::string& bytes, const Tokenizer&
 std::string splitter_of(const Json& root) {
   const Json& whole = root.at("pre_tokenizer");
   const Json stages = whole.value("pretokenizers", Json::array({whole}));
-  for (const Json& stage : stages)
-    if (stage.value("type", "") == "Split") {
-      const std::string expression = stage.at("pattern").value("Regex", ""),
-                        name = splitter_name(expression);
-      if (!name.empty()) return name;
-      throw Error({.code = ErrorCode::config,
-                   .what = "the tokenizer cuts words in a way that GGUF has no name for here",
-                   .where = "tokenizer.json: pre_tokenizer",
-                   .expected = "the expression of GPT-2 or of Llama 3",
-                   .got = quote(expression, 80),
-                   .remedy = "--format hf"});
+  for (const Json& stage : stages) {
+    const std::string type = stage.value("type", "");
+    std::string name, got;
+    if (type == "Split") {
+      const std::string expression = stage.at("pattern").value("Regex", "");
+      name = splitter_name(expression);
+      got = quote(expression, 80);
+    } else if (type == "Digits") {
+      const bool each =
+          stage.value("individual_digits", false) && stages.back().value("use_regex", true);
+      if (each) name = "smollm";
+      got = "digits apart in another way than SmolLM";
+    } else {
+      continue;
     }
+    if (!name.empty()) return name;
+    throw Error({.code = ErrorCode::config,
+                 .what = "the tokenizer cuts words in a way that GGUF has no name for here",
+                 .where = "tokenizer.json: pre_tokenizer",
+                 .expected = "as GPT-2, Llama 3 or SmolLM",
+                 .got = got,
+                 .remedy = "--format hf"});
+  }
   return "gpt-2";
 }
 
@@ -90,6 +101,13 @@ std::vector<GgufEntry> byte_bpe(const Json& root, const Tokenizer& tokenizer, in
                                 std::span<const int32_t> opening) {
   Tokens tokens(vocab_size);
   const Json& model = root.at("model");
+  if (model.value("byte_fallback", false))
+    throw Error({.code = ErrorCode::config,
+                 .what = "GGUF has this kind of tokenizer in another form",
+                 .where = "tokenizer.json: model.byte_fallback",
+                 .expected = "byte-level BPE, or tokenizer.model in place of tokenizer.json",
+                 .got = tokenizer.name(),
+                 .remedy = "--format hf"});
   for (const auto& [text, id] : model.at("vocab").items())
     tokens.set(id.get<int64_t>(), text, normal);
   if (root.contains("added_tokens"))

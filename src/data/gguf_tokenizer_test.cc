@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/text.h"
 #include "data/sentence_piece.h"
 #include "data/sentence_piece_testing.h"
@@ -46,7 +47,7 @@ TEST(GgufTokenizer, SaysWhatIsPutAroundAText) {
   }
 }
 
-TEST(GgufTokenizer, TheTokenOfATemplateIsTheOneThatOpens) {
+nlohmann::json byte_file() {
   nlohmann::json vocabulary;  // every byte as GPT-2 writes it
   char32_t next = 0x100;
   for (int b = 0; b < 256; ++b) {
@@ -55,13 +56,15 @@ TEST(GgufTokenizer, TheTokenOfATemplateIsTheOneThatOpens) {
     append_utf8(plain ? static_cast<char32_t>(b) : next++, text);
     vocabulary[text] = b;
   }
-  const nlohmann::json file = {
-      {"added_tokens",
-       {{{"id", 256}, {"content", "<|endoftext|>"}, {"special", true}},
-        {{"id", 257}, {"content", "<|begin|>"}, {"special", true}}}},
-      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-      {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}}}};
-  const auto tokenizer = tokenizer_from_json(file.dump(), "tokenizer.json");
+  return {{"added_tokens",
+           {{{"id", 256}, {"content", "<|endoftext|>"}, {"special", true}},
+            {{"id", 257}, {"content", "<|begin|>"}, {"special", true}}}},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}}}};
+}
+
+TEST(GgufTokenizer, TheTokenOfATemplateIsTheOneThatOpens) {
+  const auto tokenizer = tokenizer_from_json(byte_file().dump(), "tokenizer.json");
   const int32_t begin[] = {257}, two[] = {257, 256};
   EXPECT_EQ(get<uint32_t>(entries_of(*tokenizer, begin), "bos_token_id"), 257u);
   EXPECT_TRUE(get<bool>(entries_of(*tokenizer, begin), "add_bos_token"));

@@ -123,6 +123,33 @@ class Llama3Splitter : public WordSplitter {
   }
 };
 
+class DigitSplitter : public WordSplitter {
+ public:
+  DigitSplitter(bool each, std::unique_ptr<WordSplitter> between)
+      : each_(each), between_(std::move(between)) {}
+  size_t word_end(std::string_view text, size_t at) const override {
+    const Sign sign = sign_at(text, at);
+    if (sign.kind == UnicodeClass::number)
+      return each_ ? at + sign.bytes : run_end(text, at, UnicodeClass::number);
+    const size_t end = between_ ? between_->word_end(text, at) : text.size();
+    // A digit ends the text of a word that reaches it or that it looks at: behind the white space
+    // after its end.
+    for (size_t i = at; i < text.size();) {
+      const Sign next = sign_at(text, i);
+      if (next.kind == UnicodeClass::number)
+        return between_ ? between_->word_end(text.substr(0, i), at) : i;
+      if (i >= end && next.kind != UnicodeClass::space) break;
+      i += next.bytes;
+    }
+    return end;
+  }
+  bool letters_end_at_space() const override { return between_ != nullptr; }
+
+ private:
+  bool each_;
+  std::unique_ptr<WordSplitter> between_;
+};
+
 // Any other expression. What lies between two matches is a word too.
 class ExpressionSplitter : public WordSplitter {
  public:
@@ -174,6 +201,11 @@ class ExpressionSplitter : public WordSplitter {
 }  // namespace
 
 std::unique_ptr<WordSplitter> make_gpt2_splitter() { return std::make_unique<Gpt2Splitter>(); }
+
+std::unique_ptr<WordSplitter> make_digit_splitter(bool each,
+                                                  std::unique_ptr<WordSplitter> between) {
+  return std::make_unique<DigitSplitter>(each, std::move(between));
+}
 
 std::unique_ptr<WordSplitter> make_splitter(const std::string& expression,
                                             const std::string& where) {

@@ -1,6 +1,6 @@
 // How byte-level BPE cuts text into words before it merges: the expressions of GPT-2 and of
-// Llama 3, scanned by hand, and any other one by PCRE2. A byte that is not UTF-8 counts as a sign
-// that is neither letter, number nor space.
+// Llama 3, scanned by hand, and any other one by PCRE2; where digits stand apart, at these first. A
+// byte that is not UTF-8 counts as a sign that is neither letter, number nor space.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -22,6 +22,9 @@ std::unique_ptr<WordSplitter> make_gpt2_splitter();
 // The expression as tokenizer.json writes it. Error with `where` when it is none.
 std::unique_ptr<WordSplitter> make_splitter(const std::string& expression,
                                             const std::string& where);
+// What lies between digits as `between` cuts it, which is of GPT-2 or nothing: one word. `each`: a
+// digit is a word, else a run of them.
+std::unique_ptr<WordSplitter> make_digit_splitter(bool each, std::unique_ptr<WordSplitter> between);
 // "gpt-2" or "llama-bpe", as llama.cpp calls the two; empty: another one.
 std::string splitter_name(std::string_view expression);
 

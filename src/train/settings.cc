@@ -59,8 +59,10 @@ void Settings::declare(Schema& s) {
       .help(
           "What a token is: `char`; `byte`; `word`; `bpe` or `unigram`, pieces that SentencePiece "
           "learns from the training data; `ids`, for files of tokens; or the path of a "
-          "tokenizer.json of Hugging Face (byte-level BPE: GPT-2, Llama 3) or of a .model of "
-          "SentencePiece.");
+          "tokenizer.json of Hugging Face (BPE: byte-level as of GPT-2, Llama 3 and SmolLM, or with "
+          "byte_fallback as of Llama 2) or of a .model of SentencePiece. Which tokens start and "
+          "end texts is read beside it: tokenizer_config.json, special_tokens_map.json, "
+          "generation_config.json, config.json.");
   s.integer("data.vocab_size", &data.vocab_size)
       .range(2, 1 << 24)
       .allow_auto()

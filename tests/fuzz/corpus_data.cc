@@ -1,4 +1,6 @@
 // Examples for the readers of data: byte-level BPE files and separated values.
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "core/text.h"
@@ -22,7 +24,8 @@ Json bpe_file() {
   vocabulary["he"] = 257;
   return {{"normalizer", nullptr},
           {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-          {"added_tokens", {{{"id", 258}, {"content", "<|end|>"}}}},
+          {"added_tokens",
+           {{{"id", 258}, {"content", "<|end|>"}}, {{"id", 259}, {"content", "<|endoftext|>"}}}},
           {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"a a", "h e"}}}}};
 }
 
@@ -45,10 +48,71 @@ Json opens_with(const Json& id) {
           {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {id}}}}}}};
 }
 
+// As Llama 2 has it; `spaces`: by a normalizer, else by Metaspace.
+Json character_file(bool spaces) {
+  Json vocabulary{{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
+  for (int b = 0; b < 256; ++b) vocabulary[fmt::format("<0x{:02X}>", b)] = 3 + b;
+  int id = 259;
+  for (const char* token : {"▁", "h", "e", "l", "o", "a", "aa", "he", "▁he", "ll", "中"})
+    vocabulary[token] = id++;
+  const Json replace{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}},
+      back{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}};
+  Json file{{"added_tokens",
+             {{{"id", 1}, {"content", "<s>"}, {"normalized", false}},
+              {{"id", 2}, {"content", "</s>"}, {"normalized", false}},
+              {{"id", 300}, {"content", "<|end|>"}, {"normalized", false}}}},
+            {"decoder",
+             {{"type", "Sequence"},
+              {"decoders",
+               {back,
+                {{"type", "ByteFallback"}},
+                {{"type", "Fuse"}},
+                {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+            {"model",
+             {{"type", "BPE"},
+              {"byte_fallback", true},
+              {"vocab", vocabulary},
+              {"merges", {"a a", "h e", "▁ he", "l l"}}}}};
+  if (spaces)
+    file["normalizer"] = {{"type", "Sequence"},
+                          {"normalizers", {{{"type", "Prepend"}, {"prepend", "▁"}}, replace}}};
+  else
+    file["pre_tokenizer"] = {
+        {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", false}};
+  return file;
+}
+std::string altered(Json file, const char* pointer, Json value) {
+  file[Json::json_pointer(pointer)] = std::move(value);
+  return file.dump();
+}
+
 }  // namespace
 
 std::vector<Example> byte_bpe_examples() {
+  const Json spaces = character_file(true), meta = character_file(false);
+  Json no_byte = spaces;
+  no_byte["model"]["vocab"].erase("<0x41>");
   return {
+      accepted(spaces.dump()),
+      accepted(meta.dump()),
+      accepted(altered(meta, "/pre_tokenizer/split", true)),
+      accepted(altered(meta, "/pre_tokenizer/prepend_scheme", "never")),
+      accepted(altered(spaces, "/model/vocab/o▁h", 290)),  // words are not apart
+      refused(altered(spaces, "/normalizer/normalizers/0/prepend", "_"), {"normalizer", "Prepend"}),
+      refused(altered(spaces, "/normalizer", nullptr), {"normalizer", "neither"}),
+      refused(altered(spaces, "/normalizer", {{"type", "NFC"}}), {"normalizer", "NFC"}),
+      refused(altered(spaces, "/added_tokens/0/normalized", true), {"added_tokens[0].normalized"}),
+      refused(altered(spaces, "/model/ignore_merges", true), {"model.ignore_merges"}),
+      refused(altered(spaces, "/decoder", {{"type", "ByteLevel"}}), {"decoder", "ByteFallback"}),
+      refused(altered(spaces, "/pre_tokenizer", meta["pre_tokenizer"]), {"pre_tokenizer"}),
+      refused(altered(meta, "/pre_tokenizer/replacement", "_"), {"pre_tokenizer", "Metaspace"}),
+      refused(altered(meta, "/pre_tokenizer/prepend_scheme", 1), {"pre_tokenizer"}),
+      refused(no_byte.dump(), {"256 bytes", "0x41"}),
+      accepted(with("/pre_tokenizer", {{"type", "Sequence"},
+                                       {"pretokenizers",
+                                        {{{"type", "Digits"}, {"individual_digits", true}},
+                                         {{"type", "ByteLevel"}, {"add_prefix_space", false}}}}})),
+      refused(with("/pre_tokenizer", {{"type", "Digits"}}), {"Digits"}),
       accepted(bpe_file().dump()),
       accepted(with("/model/merges/0", Json::array({"a", "a"}))),
       accepted(with("/model/ignore_merges", true)),

@@ -1,7 +1,9 @@
 // The files of tokenizers as targets, and text that goes through one and back.
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
+#include "core/text.h"
 #include "data/byte_bpe.h"
 #include "data/sentence_piece.h"
 #include "data/tokenizer.h"
@@ -56,6 +58,7 @@ Verdict run_byte_bpe(std::string_view bytes) {
     const auto root = nlohmann::json::parse(bytes);
     const std::string dumped = root.dump(-1, ' ', true);
     if (dumped.find("strip\":true") == dumped.npos &&
+        dumped.find("\"byte_fallback\":true") == dumped.npos &&
         dumped.find("\"add_prefix_space\":false") != dumped.npos)
       require(tokenizer->decode(ids) == text, "decode(encode(text)) is another text");
   });
@@ -132,7 +135,9 @@ std::vector<Target> tokenizer_targets() {
       "\"model\"",    "\"vocab\"",     "\"merges\"",   "\"added_tokens\"", "\"pre_tokenizer\"",
       "\"Split\"",    "\"ByteLevel\"", "\"Sequence\"", "\"Regex\"",        "\"content\"",
       "\"lstrip\"",   "\"rstrip\"",    "\"id\"",       "\"use_regex\"",    "\"ignore_merges\"",
-      "\"Isolated\"", "\"behavior\"",  "\"a a\"",      "[\"a\",\"a\"]",    "Ġ"};
+      "\"Isolated\"", "\"behavior\"",  "\"a a\"",      "[\"a\",\"a\"]",    "Ġ",
+      "\"Digits\"",   "\"Metaspace\"", "\"Prepend\"",  "\"Replace\"",      "\"byte_fallback\"",
+      "\"first\"",    "\"Strip\"",     "\"Fuse\"",     "\u2581",           "\"normalized\""};
   const std::vector<std::string> word_words = {"\"type\"",
                                                "\"word\"",
                                                "\"words\"",
