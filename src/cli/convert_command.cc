@@ -10,6 +10,7 @@
 #include "core/half.h"
 #include "core/text.h"
 #include "data/gguf_tokenizer.h"
+#include "data/tokenizer_folder.h"
 #include "io/manifest.h"
 #include "io/safetensors.h"
 #include "model/tuning.h"
@@ -43,11 +44,28 @@ struct Reading {
   std::unique_ptr<Tokenizer> tokenizer;        // null: there is none
   PromptFrame frame;                           // of prompts that are text
   std::optional<Normalisation> normalisation;  // of states
-  // What the tokenizer's own file says need not be said beside it.
-  PromptForm form() const {
-    return {tokenizer->opening().empty() && !frame.before.empty(), !frame.behind.empty()};
-  }
+  TokenizerCompanions companions;              // as they stand beside the tokenizer
 };
+
+// Other programs read tokenizer.json alone: what stands around every prompt is said there, where
+// there is a way to say it and the file does not say it already.
+void write_tokenizer(const fs::path& to, const Reading& reading) {
+  const Tokenizer& tokenizer = *reading.tokenizer;
+  const auto& [before, behind] = reading.frame;
+  TokenizerFile text = tokenizer.file();
+  bool opens = !tokenizer.opening().empty();
+  const int32_t start = !opens && before.size() == 1 ? before[0] : -1,
+                end = behind.empty() ? -1 : behind[0];
+  if (start >= 0 || end >= 0)
+    if (auto framed = with_frame(text, tokenizer, start, end)) {
+      text.bytes = std::move(*framed);
+      opens = opens || start >= 0;
+    }
+  write_new_file(to / text.name, text.bytes);
+  const PromptForm form{!before.empty(), !behind.empty()};
+  for (const auto& [name, bytes] : companions_of(tokenizer, opens, form, reading.companions))
+    write_new_file(to / name, bytes);
+}
 
 void write_folder(const fs::path& to, const ConvertArguments& arguments, const Model& model,
                   const ModelWeights& weights, const Reading& reading) {
@@ -76,11 +94,11 @@ void write_folder(const fs::path& to, const ConvertArguments& arguments, const M
   auto config = nlohmann::ordered_json::parse(model.external_config());
   if (const Tokenizer* tokenizer = reading.tokenizer.get()) {
     if (tokenizer->start_id() >= 0) config["bos_token_id"] = tokenizer->start_id();
-    if (tokenizer->end_id() >= 0) config["eos_token_id"] = tokenizer->end_id();
-    const TokenizerFile text = tokenizer->file();
-    write_new_file(to / text.name, text.bytes);
-    if (const PromptForm form = reading.form(); form != PromptForm{})
-      write_new_file(to / kTokenizerConfigFile, tokenizer_config_text(form));
+    if (const auto& ends = tokenizer->end_ids(); ends.size() == 1)
+      config["eos_token_id"] = ends[0];
+    else if (!ends.empty())
+      config["eos_token_id"] = ends;
+    write_tokenizer(to, reading);
   }
   if (reading.normalisation) write_new_file(to / kNormalisationFile, reading.normalisation->text());
   config["torch_dtype"] = arguments.dtype == "f32"   ? "float32"
@@ -161,7 +179,7 @@ void write_gguf_file(const fs::path& to, const ConvertArguments& arguments, cons
 
 // A tokenizer that does not fit the weights, or none that can be read: said, not hidden.
 Reading reading_of(const fs::path& folder, const Model& model) {
-  if (model.takes().states) return {nullptr, {}, load_normalisation(folder, model)};
+  if (model.takes().states) return {nullptr, {}, load_normalisation(folder, model), {}};
   const auto file = tokenizer_file(folder);
   if (!file) {
     std::fprintf(stderr, "note     %s has no tokenizer: none is written\n", folder.c_str());
@@ -169,7 +187,7 @@ Reading reading_of(const fs::path& folder, const Model& model) {
   }
   auto tokenizer = load_tokenizer(folder, &model);
   PromptFrame frame = prompt_frame(folder, *tokenizer);
-  return {std::move(tokenizer), std::move(frame), {}};
+  return {std::move(tokenizer), std::move(frame), {}, tokenizer_companions(file->parent_path())};
 }
 
 }  // namespace

@@ -115,6 +115,16 @@ struct Loaded {
   }
 };
 
+std::unique_ptr<Tokenizer> tokenizer_of(const fs::path& folder, const Model& model) {
+  try {
+    return load_tokenizer(folder, &model);
+  } catch (const Error& e) {
+    ErrorFields fields = e.fields();
+    fields.remedy += "; or give the prompt as --prompt-ids 1,2,3 and take ids back with --ids";
+    throw Error(fields);
+  }
+}
+
 Loaded load(const GenerateArguments& arguments) {
   check_device(arguments.device, "--device");
   Loaded l{arguments, find_model_folder(Settings().runs_folder, arguments.folder), {}, {}, {}, {},
@@ -123,13 +133,7 @@ Loaded load(const GenerateArguments& arguments) {
   if (const std::string note = check_folder(l.folder, *l.model); !note.empty())
     std::fprintf(stderr, "note     %s\n", note.c_str());
   if (!l.model->takes().states && (arguments.prompt_ids.empty() || !arguments.ids || l.pairs()))
-    try {
-      l.tokenizer = load_tokenizer(l.folder, l.model.get());
-    } catch (const Error& e) {
-      ErrorFields fields = e.fields();
-      fields.remedy += "; or give the prompt as --prompt-ids 1,2,3 and take ids back with --ids";
-      throw Error(fields);
-    }
+    l.tokenizer = tokenizer_of(l.folder, *l.model);
   if (l.tokenizer) l.frame = prompt_frame(l.folder, *l.tokenizer);
   l.backend = open_device(arguments.device, {}, [](const std::string& text) {
     std::fprintf(stderr, "%s\n", text.c_str());
@@ -264,7 +268,7 @@ void draw(const Loaded& l, Prompts& prompts) {
         session, places, l.allowed(), std::move(prompt->source.ids), options,
         [&](int32_t token) {
           ++drawn;
-          if (l.tokenizer && token == l.tokenizer->end_id()) return false;
+          if (l.tokenizer && l.tokenizer->is_end(token)) return false;
           words.push_back(token);
           if (whole) return true;
           // The first of a target has nothing before it.

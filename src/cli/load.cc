@@ -134,9 +134,10 @@ void take_tokenizer(LoadedRun& run) {
     run.schema.note(kKey, "auto: of model.init_from");
     return;
   }
-  const bool same = !file || tokenizer == "ids" ||
-                    (fs::is_regular_file(tokenizer) &&
-                     read_tokenizer(tokenizer)->file() == read_tokenizer(*file)->file());
+  const bool same =
+      !file || tokenizer == "ids" ||
+      (fs::is_regular_file(tokenizer) &&
+       read_tokenizer(tokenizer)->vocabulary_file() == read_tokenizer(*file)->vocabulary_file());
   if (same) return;
   throw Error({.code = ErrorCode::config,
                .what = "the tokenizer does not match the weights",
@@ -390,7 +391,8 @@ void check_batching(const LoadedRun& run, const Dataset& set) {
                  .where = run.schema.where("data.tokenizer"),
                  .expected = "a tokenizer with an end token",
                  .got = set.tokenizer_name + " without one",
-                 .remedy = "add `</s>` or `<|endoftext|>` to its added_tokens"});
+                 .remedy = "add `</s>` or `<|endoftext|>` to its added_tokens, or name one of them "
+                           "as eos_token in tokenizer_config.json beside it"});
   if (run.model->takes().pairs && set.fields != 2)
     throw Error(
         {.code = ErrorCode::config,
@@ -550,6 +552,10 @@ void open_data(LoadedRun& run, const RunRequest& request, DataObserver& observer
   }
   resolve_model(run, set);
   take_normalisation(run, request.model, set);
+  if (set.fields == 2 && set.end_id < 0)
+    observer.note(
+        "the tokenizer has no token that ends a text: answers are trained without one, and "
+        "generated text goes on behind them");
   run.data = make_training_data(std::move(set), s, run.model->takes(), observer, request.evaluated);
 }
 

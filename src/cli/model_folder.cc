@@ -4,6 +4,7 @@
 
 #include "cli/load.h"
 #include "core/error.h"
+#include "data/tokenizer_folder.h"
 #include "io/quote.h"
 #include "model/tuning.h"
 #include "train/checkpoint.h"
@@ -122,17 +123,21 @@ std::unique_ptr<Model> load_model_config(const fs::path& folder, std::string* fa
 }
 
 std::optional<fs::path> tokenizer_file(const fs::path& folder) {
-  std::optional<fs::path> found;
+  std::optional<fs::path> found, readable;
+  int64_t size = 0;
   for (const char* name : kTokenizerFiles) {
     if (!fs::exists(folder / name)) continue;
     if (!found) found = folder / name;
     try {
-      read_tokenizer(folder / name);
-      return folder /
-             name;  // the first that can be read: Llama 2 has both, and one is unknown here
+      const int64_t tokens = read_tokenizer(folder / name)->vocab_size();
+      // Llama 2 has both. Of one vocabulary it is the model of SentencePiece, which is the
+      // original; where it lacks tokens that were added since, the other one.
+      if (!readable || tokens == size) readable = folder / name;
+      size = tokens;
     } catch (const Error&) {
     }
   }
+  if (readable) return readable;
   if (!found && fs::exists(folder / kAdapterModel.config))
     return tokenizer_file(ModelWeights(folder).whole_folder());
   return found;

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <queue>
@@ -112,10 +113,13 @@ class ByteBpeTokenizer : public Tokenizer {
     return characters_ ? "BPE with byte_fallback" : "byte-level BPE";
   }
   int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
-  int32_t start_id() const override { return start_ >= 0 ? start_ : end_; }
-  int32_t end_id() const override { return end_; }
   std::vector<int32_t> opening() const override { return opening_; }
   TokenizerFile file() const override { return {"tokenizer.json", json_}; }
+  TokenizerFile vocabulary_file() const override {
+    Json root = parse_json(json_);
+    root.erase("post_processor");
+    return {"tokenizer.json", root.dump()};
+  }
 
   void encode(std::string_view text, const TextPlace&, std::vector<int32_t>& out) const override {
     const Borrowed cache(*this);
@@ -151,6 +155,14 @@ class ByteBpeTokenizer : public Tokenizer {
   }
 
  private:
+  int32_t special_id(std::string_view text) const override {
+    const auto found = special_.find(text);
+    return found == special_.end() ? -1 : found->second;
+  }
+  bool is_special(int32_t id) const override {
+    return std::ranges::any_of(special_, [&](const auto& token) { return token.second == id; });
+  }
+
   // A cache for the length of a call: threads encode at the same time.
   class Borrowed {
    public:
@@ -229,6 +241,7 @@ class ByteBpeTokenizer : public Tokenizer {
     const Json& list = BpeFile::get(file.root(), "added_tokens");
     if (list.is_null()) return;
     if (!list.is_array()) throw file.refuse("added_tokens", "a list", list.type_name());
+    int32_t start = -1, end = -1;  // where no other file declares them
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string key = fmt::format("added_tokens[{}]", i);
       if (!list[i].is_object()) throw file.refuse(key, "an object", list[i].type_name());
@@ -246,15 +259,17 @@ class ByteBpeTokenizer : public Tokenizer {
                           quote(content));
       if (characters_ && characters_->normalizes() && file.flag(list[i], "normalized"))
         throw file.refuse(key + ".normalized", "false, beside a normalizer", "true");
+      special_[content] = id;
       const bool rstrip = file.flag(list[i], "rstrip");
       added_.add(content, {id, file.flag(list[i], "lstrip"), rstrip});
       if (content.find(' ') != content.npos || (rstrip && is_ascii_letter(content.back())))
         letters_end_at_space_ = false;
       for (const char* name : {"<|begin_of_text|>", "<s>", "<bos>"})
-        if (content == name && start_ < 0) start_ = id;
+        if (content == name && start < 0) start = id;
       for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"})
-        if (content == name && end_ < 0) end_ = id;
+        if (content == name && end < 0) end = id;
     }
+    set_ends(start >= 0 ? start : end, end);
   }
 
   // The special tokens that a template has before its text: Llama 3 has one, GPT-2 has no template.
@@ -532,8 +547,8 @@ class ByteBpeTokenizer : public Tokenizer {
   std::array<int32_t, 256> byte_ids_{};
   std::unique_ptr<WordSplitter> splitter_;  // null: the text is one word
   bool whole_words_first_ = false, add_space_ = false, letters_end_at_space_ = true;
-  int32_t start_ = -1, end_ = -1;
-  std::optional<CharacterForm> characters_;  // none: bytes
+  std::optional<CharacterForm> characters_;              // none: bytes
+  std::map<std::string, int32_t, std::less<>> special_;  // the added tokens
   std::vector<int32_t> opening_;
   mutable std::vector<std::atomic<uint8_t>> itself_;
   mutable std::mutex mutex_;

@@ -236,7 +236,7 @@ TEST_F(CacheDamageTest, ADataSetThatContradictsItsStores) {
   set(folder / "train/meta.json", "/vocab_size", 60000);
   expect_mended(options);
   // The tokenizer is read in the background.
-  set(folder / "dataset.json", "/end_id", 0);
+  set(folder / "dataset.json", "/end_ids", Json::array({0}));
   const Dataset data = open(options);
   EXPECT_TRUE(has(refusal_of([&] { data.tokenizer(); }).expected, "the tokenizer of the tokens"));
 }

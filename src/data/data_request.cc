@@ -8,6 +8,7 @@
 
 #include "core/text.h"
 #include "data/checked_json.h"
+#include "data/tokenizer_folder.h"
 #include "io/quote.h"
 
 namespace millrace {
@@ -261,6 +262,11 @@ DataRequest make_data_request(const DataOptions& options) {
   if (paths) return request;  // nothing is tokenized
   const TokenizerOptions& t = options.tokenizer;
   request.choices["tokenizer"] = t.is_file() ? fs::path(t.kind).extension().string() : t.kind;
+  if (t.is_file()) {
+    const DeclaredTokens d = declared_tokens(fs::path(t.kind).parent_path());
+    if (d != DeclaredTokens())
+      request.choices["declared"] = {d.start, d.ends, d.start_text, d.end_text};
+  }
   if (t.kind == "word")
     request.choices["words"] = {t.vocab_size, t.min_frequency, t.lower_case};
   else if (t.kind == "bpe" || t.kind == "unigram" || t.kind == "ids")

@@ -141,12 +141,13 @@ std::shared_future<std::shared_ptr<const Tokenizer>> open_tokenizer(const fs::pa
     throw damaged_cache(file, "what was written", "other bytes");
   return std::async(std::launch::async,
                     [file, header] {
-                      std::shared_ptr<const Tokenizer> t = read_tokenizer(file);
+                      std::shared_ptr<Tokenizer> t = read_tokenizer(file);
+                      t->declare({.start = header.start_id, .ends = header.end_ids});
                       if (t->vocab_size() != header.vocab_size ||
                           t->stored_size() != header.stored_size ||
-                          t->start_id() != header.start_id || t->end_id() != header.end_id)
+                          t->start_id() != header.start_id || t->end_ids() != header.end_ids)
                         throw damaged_cache(file, "the tokenizer of the tokens", "another");
-                      return t;
+                      return std::shared_ptr<const Tokenizer>(std::move(t));
                     })
       .share();
 }
@@ -197,7 +198,7 @@ Dataset open_folder(const std::shared_ptr<Maker>& maker) {
   data.fields = static_cast<int>(header.fields);
   data.vocab_size = header.vocab_size;
   data.start_id = header.start_id;
-  data.end_id = header.end_id;
+  data.end_id = header.end_ids.empty() ? -1 : header.end_ids[0];
   data.tokenizer_name = header.tokenizer_name;
   for (size_t i = 0; i < kSplits; ++i) {
     if (!header.splits[i]) continue;
@@ -346,7 +347,7 @@ Prepared Maker::make() const {
                          .stored_size = tokenizer->stored_size(),
                          .unknown_id = tokenizer->unknown_id(),
                          .start_id = tokenizer->start_id(),
-                         .end_id = tokenizer->end_id(),
+                         .end_ids = tokenizer->end_ids(),
                          .tokenizer_file = file.name,
                          .tokenizer_xxh3 = write_new_file(staging / file.name, file.bytes).xxh3,
                          .tokenizer_name = tokenizer->name()};

@@ -90,7 +90,8 @@ DatasetHeader read_dataset_header(std::string_view text, const fs::path& name) {
   // Ids behind the vocabulary are read as the unknown one, so there must be one.
   h.unknown_id = id_of(meta, "unknown_id", h.stored_size > h.vocab_size ? 0 : -1, h.vocab_size);
   h.start_id = id_of(meta, "start_id", -1, h.vocab_size);
-  h.end_id = id_of(meta, "end_id", -1, h.vocab_size);
+  for (const Json& id : meta.list("end_ids"))
+    h.end_ids.push_back(static_cast<int32_t>(meta.integer(id, "end_ids", 0, h.vocab_size - 1)));
   h.tokenizer_file = meta.text("tokenizer");
   if (std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), h.tokenizer_file) ==
       kTokenizerFiles.end())
@@ -116,7 +117,7 @@ std::string dataset_header_text(const DatasetHeader& h) {
                  {"stored_size", h.stored_size},
                  {"unknown_id", h.unknown_id},
                  {"start_id", h.start_id},
-                 {"end_id", h.end_id},
+                 {"end_ids", h.end_ids},
                  {"tokenizer", h.tokenizer_file},
                  {"tokenizer_xxh3", h.tokenizer_xxh3},
                  {"tokenizer_name", h.tokenizer_name}});

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/file.h"
 #include "data/record_reader.h"
@@ -20,7 +21,8 @@ struct DatasetHeader {
   bool records = false;
   int64_t fields = 1;
   int64_t vocab_size = 0, stored_size = 0;  // as the tokenizer has them
-  int32_t unknown_id = -1, start_id = -1, end_id = -1;
+  int32_t unknown_id = -1, start_id = -1;
+  std::vector<int32_t> end_ids = {};  // the first is the one that was put there
   std::string tokenizer_file = {}, tokenizer_xxh3 = {}, tokenizer_name = {};
 };
 

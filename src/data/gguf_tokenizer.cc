@@ -44,7 +44,10 @@ std::vector<GgufEntry> entries(const std::string& kind, const Tokens& tokens,
           {fmt::format("tokenizer.ggml.{}_token_id", name), static_cast<uint32_t>(value)});
   };
   id("bos", opening.size() == 1 ? opening[0] : tokenizer.start_id());
-  id("eos", tokenizer.end_id());
+  // Where llama.cpp stops: at any of these, and it has three names for them.
+  const auto& ends = tokenizer.end_ids();
+  for (size_t i = 0; const char* name : {"eos", "eot", "eom"})
+    id(name, i < ends.size() ? ends[i++] : -1);
   id("unknown", tokenizer.unknown_id());
   return list;
 }

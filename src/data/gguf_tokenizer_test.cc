@@ -73,5 +73,28 @@ TEST(GgufTokenizer, TheTokenOfATemplateIsTheOneThatOpens) {
   EXPECT_FALSE(get<bool>(entries_of(*tokenizer, {}), "add_bos_token"));
 }
 
+TEST(GgufTokenizer, AllDeclaredEndsAreSaid) {
+  const auto tokenizer = tokenizer_from_json(byte_file().dump(), "tokenizer.json");
+  EXPECT_FALSE(entries_of(*tokenizer, {}).contains("tokenizer.ggml.eot_token_id"));
+  tokenizer->declare({.start = 256, .ends = {257, 256}});
+  const Entries all = entries_of(*tokenizer, {});
+  EXPECT_EQ(get<uint32_t>(all, "bos_token_id"), 256u);
+  EXPECT_EQ(get<uint32_t>(all, "eos_token_id"), 257u);
+  EXPECT_EQ(get<uint32_t>(all, "eot_token_id"), 256u);
+}
+
+TEST(GgufTokenizer, DigitsApartHaveAName) {
+  const nlohmann::json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  auto of = [&](bool each) {
+    nlohmann::json file = byte_file();
+    file["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers", {{{"type", "Digits"}, {"individual_digits", each}}, bytes}}};
+    return entries_of(*tokenizer_from_json(file.dump(), "tokenizer.json"), {});
+  };
+  EXPECT_EQ(get<std::string>(of(true), "pre"), "smollm");
+  EXPECT_THROW(of(false), Error);
+}
+
 }  // namespace
 }  // namespace millrace

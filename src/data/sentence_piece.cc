@@ -419,6 +419,7 @@ class SentencePieceTokenizer : public Tokenizer {
       bpe_ = std::make_unique<Bpe>(model_, user_defined_);
     else
       unigram_ = std::make_unique<Unigram>(model_);
+    set_ends(model_.start_id, model_.end_id);
     newline_ = model_.byte_ids['\n'];
     for (size_t i = 0; i < model_.pieces.size(); ++i)
       if (model_.pieces[i].is_text() && model_.pieces[i].text == "\n")
@@ -427,8 +428,6 @@ class SentencePieceTokenizer : public Tokenizer {
 
   std::string name() const override { return bpe_ ? "SentencePiece BPE" : "SentencePiece unigram"; }
   int64_t vocab_size() const override { return static_cast<int64_t>(model_.pieces.size()); }
-  int32_t start_id() const override { return model_.start_id; }
-  int32_t end_id() const override { return model_.end_id; }
   TokenizerFile file() const override { return {"tokenizer.model", bytes_}; }
 
   void encode(std::string_view text, const TextPlace& place,
@@ -468,6 +467,17 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
+  bool is_special(int32_t id) const override {
+    if (id < 0 || id >= vocab_size()) return false;
+    const Type type = model_.pieces[static_cast<size_t>(id)].type;
+    return type == Type::control || type == Type::user_defined;
+  }
+  int32_t special_id(std::string_view text) const override {
+    const auto found = std::ranges::find(model_.pieces, text, &Piece::text);
+    const auto id = static_cast<int32_t>(found - model_.pieces.begin());
+    return is_special(id) ? id : -1;
+  }
+
   struct Scratch {
     std::string normalized;
     std::vector<Part> parts;

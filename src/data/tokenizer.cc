@@ -11,6 +11,7 @@
 #include "data/byte_bpe.h"
 #include "data/code_point_table.h"
 #include "data/sentence_piece.h"
+#include "data/tokenizer_folder.h"
 #include "data/word_tokenizer.h"
 #include "io/json_parser.h"
 #include "io/quote.h"
@@ -48,12 +49,12 @@ constexpr const char* kOwnFile = "tokenizer.json";
 
 class ByteTokenizer : public Tokenizer {
  public:
-  explicit ByteTokenizer(bool with_end) : with_end_(with_end) {}
+  explicit ByteTokenizer(bool with_end) : with_end_(with_end) {
+    if (with_end) set_ends(256, 256);
+  }
   std::string name() const override { return "byte"; }
   int64_t vocab_size() const override { return with_end_ ? 257 : 256; }
   bool takes_any_bytes() const override { return true; }
-  int32_t start_id() const override { return end_id(); }
-  int32_t end_id() const override { return with_end_ ? 256 : -1; }
   void encode(std::string_view text, const TextPlace&, std::vector<int32_t>& out) const override {
     out.reserve(out.size() + text.size());
     for (const char c : text) out.push_back(static_cast<unsigned char>(c));
@@ -84,14 +85,12 @@ class CharTokenizer : public Tokenizer {
       : vocabulary_(std::move(vocabulary)), with_end_(with_end) {
     for (size_t i = 0; i < vocabulary_.size(); ++i)
       ids_.set(vocabulary_[i], static_cast<int32_t>(i));
+    const auto end = static_cast<int32_t>(vocabulary_.size());
+    if (with_end) set_ends(end, end);
   }
   std::string name() const override { return "char"; }
   int64_t vocab_size() const override {
     return static_cast<int64_t>(vocabulary_.size()) + (with_end_ ? 1 : 0);
-  }
-  int32_t start_id() const override { return end_id(); }
-  int32_t end_id() const override {
-    return with_end_ ? static_cast<int32_t>(vocabulary_.size()) : -1;
   }
 
   void encode(std::string_view text, const TextPlace& place,
@@ -200,6 +199,18 @@ void check_token_id(int32_t id, int64_t vocab_size) {
                .expected = fmt::format("0 to {}", vocab_size - 1),
                .got = std::to_string(id),
                .remedy = "use the tokenizer that the model was trained with"});
+}
+
+void Tokenizer::declare(const DeclaredTokens& tokens) {
+  if (const int32_t start = special_id(tokens.start_text); start >= 0)
+    start_id_ = start;
+  else if (is_special(tokens.start))
+    start_id_ = tokens.start;
+  std::vector<int32_t> ends;
+  if (const int32_t end = special_id(tokens.end_text); end >= 0) ends.push_back(end);
+  for (const int32_t id : tokens.ends)
+    if (is_special(id) && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  if (!ends.empty()) end_ids_ = std::move(ends);
 }
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer(bool with_end) {
@@ -319,41 +330,13 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
   return std::make_unique<CharTokenizer>(std::move(vocabulary), with_end);
 }
 
-std::string tokenizer_config_text(const PromptForm& form) {
-  return nlohmann::json{{"add_bos_token", form.start}, {"add_eos_token", form.end}}.dump(2) + "\n";
-}
-
-PromptForm read_prompt_form(std::string_view tokenizer_config, const std::string& source_name) {
-  auto refuse = [&](const std::string& expected, const std::string& got) {
-    return Error({.code = ErrorCode::config,
-                  .what = "this tokenizer_config.json cannot be used",
-                  .where = source_name,
-                  .expected = expected,
-                  .got = got,
-                  .remedy = "take the one that the tokenizer came with, or none"});
-  };
-  nlohmann::json root;
-  try {
-    root = parse_json(tokenizer_config);
-  } catch (const nlohmann::json::exception&) {
-    throw refuse("JSON", "something else");
-  }
-  if (!root.is_object()) throw refuse("an object", root.type_name());
-  auto flag = [&](const char* name) {
-    const auto found = root.find(name);
-    if (found == root.end() || found->is_null()) return false;
-    if (!found->is_boolean())
-      throw refuse(fmt::format("true or false as `{}`", name), printable(found->dump(), 40));
-    return found->get<bool>();
-  };
-  return {flag("add_bos_token"), flag("add_eos_token")};
-}
-
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file) {
   std::string bytes = read_file(file, kMaxTokenizerBytes);
-  if (file.extension() == ".model")
-    return make_sentence_piece_tokenizer(std::move(bytes), file.string());
-  return tokenizer_from_json(bytes, file.string());
+  auto tokenizer = file.extension() == ".model"
+                       ? make_sentence_piece_tokenizer(std::move(bytes), file.string())
+                       : tokenizer_from_json(bytes, file.string());
+  tokenizer->declare(declared_tokens(file.parent_path()));
+  return tokenizer;
 }
 
 }  // namespace millrace

@@ -4,6 +4,7 @@
 // from a .model or the training text (sentence_piece.h), words from the training text
 // (word_tokenizer.h).
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,15 @@ struct TokenizerFile {
   std::string name;  // "tokenizer.json"
   std::string bytes;
   bool operator==(const TokenizerFile&) const = default;
+};
+
+// Which tokens the files beside a tokenizer say open and close texts. Ids that are no special
+// tokens of it are passed over: what a model's config says may be a default that nobody looked at.
+struct DeclaredTokens {
+  int32_t start = -1;
+  std::vector<int32_t> ends = {};
+  std::string start_text = {}, end_text = {};  // as they are written; these count more
+  bool operator==(const DeclaredTokens&) const = default;
 };
 
 class Tokenizer {
@@ -66,16 +76,35 @@ class Tokenizer {
     return decode(twice).substr(decode({twice, 1}).size());
   }
   // What opens and closes a record; -1: it has no such token.
-  virtual int32_t start_id() const { return -1; }
-  virtual int32_t end_id() const { return -1; }
+  int32_t start_id() const { return start_id_; }
+  int32_t end_id() const { return end_ids_.empty() ? -1 : end_ids_[0]; }
+  // All that may close a text; the first is the one that is put there.
+  const std::vector<int32_t>& end_ids() const { return end_ids_; }
+  bool is_end(int32_t id) const { return std::ranges::find(end_ids_, id) != end_ids_.end(); }
+  // What is declared takes the place of what the tokenizer alone says.
+  void declare(const DeclaredTokens& tokens);
   // What the file itself says to put before a text; it need not be what opens a record.
   virtual std::vector<int32_t> opening() const { return {}; }
   // The last place at which `text` may be cut, whatever follows it: the ids of the two parts are
   // those of the whole. 0: none in sight.
   virtual size_t last_cut(std::string_view text) const = 0;
   virtual TokenizerFile file() const = 0;
-  // The same without rare words: where two of these are equal, a model reads the same ids.
+  // Without rare words, and without what is put around a text: where two of these are equal, a
+  // model reads the same ids.
   virtual TokenizerFile vocabulary_file() const { return file(); }
+
+ protected:
+  void set_ends(int32_t start, int32_t end) {
+    start_id_ = start;
+    end_ids_.assign(end >= 0 ? 1 : 0, end);
+  }
+
+ private:
+  // Tokens that text does not become by itself: by what they are written as, or -1, and by id.
+  virtual int32_t special_id(std::string_view /*text*/) const { return -1; }
+  virtual bool is_special(int32_t /*id*/) const { return false; }
+  int32_t start_id_ = -1;
+  std::vector<int32_t> end_ids_;
 };
 
 // `with_end`: one token more, behind the others, opens and closes records.
@@ -105,21 +134,11 @@ std::unique_ptr<Tokenizer> make_id_tokenizer(int64_t vocab_size);
 // Reads what file() gave, or a tokenizer.json of Hugging Face; takes nothing on trust.
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json,
                                                const std::string& source_name);
-// The same, or a model of SentencePiece when the name ends in .model.
+// The same, or a model of SentencePiece when the name ends in .model; with the start and end tokens
+// that its folder declares (tokenizer_folder.h).
 std::unique_ptr<Tokenizer> read_tokenizer(const fs::path& file);
 // The files that a folder may keep a tokenizer in.
 inline constexpr std::array<const char*, 2> kTokenizerFiles = {"tokenizer.json", "tokenizer.model"};
-
-// What a prompt is to look like that is text, so that it begins and ends as rows did in training.
-struct PromptForm {
-  bool start = false;  // the start token is put before it
-  bool end = false;    // the end token behind it, as between source and target
-  bool operator==(const PromptForm&) const = default;
-};
-// Beside a tokenizer, as Hugging Face has it. A checkpoint has one when its form has something.
-inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
-std::string tokenizer_config_text(const PromptForm& form);
-PromptForm read_prompt_form(std::string_view tokenizer_config, const std::string& source_name);
 
 void check_token_id(int32_t id, int64_t vocab_size);
 

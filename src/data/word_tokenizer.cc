@@ -264,6 +264,7 @@ void WordCounts::add_word(std::string_view word, int64_t count) {
 WordTokenizer::WordTokenizer(std::span<const std::string_view> words, int64_t vocab_size,
                              bool lower_case)
     : ids_(words.size()), vocab_size_(vocab_size), lower_case_(lower_case) {
+  set_ends(kStart, kEnd);
   size_t total = 0;
   for (const std::string_view word : words) total += word.size();
   bytes_.reserve(total);  // views look into it

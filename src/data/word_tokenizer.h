@@ -64,8 +64,6 @@ class WordTokenizer : public Tokenizer {
   std::string name() const override { return "word"; }
   int64_t vocab_size() const override { return vocab_size_; }
   int64_t open_size() const { return kFirstWord + static_cast<int64_t>(words_.size()); }
-  int32_t start_id() const override { return kStart; }
-  int32_t end_id() const override { return kEnd; }
   // The word of an open id; "<unk>", "<s>", "</s>" for the first three.
   std::string_view word(int32_t id) const;
 

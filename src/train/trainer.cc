@@ -84,7 +84,6 @@ class Loop {
   std::string sample() {
     const Tokenizer& tokenizer = data_.set.tokenizer();
     const std::vector<int32_t> prompt = data_.sample_prompt(s_, model_.takes());
-    const int32_t end = data_.set.records ? data_.set.end_id : -1;
     const WithAverage weights(*this);
     return tokenizer.decode(
         generate(session_,
@@ -94,7 +93,7 @@ class Loop {
                  {.max_tokens = s_.sample_length,
                   .temperature = s_.sample_temperature,
                   .seed = static_cast<uint64_t>(s_.seed)},
-                 [&](int32_t token) { return token != end; })
+                 [&](int32_t token) { return !data_.set.records || !tokenizer.is_end(token); })
             .tokens);
   }
 
@@ -552,8 +551,11 @@ class Loop {
                      {"config.resolved.yaml", run_->config()}};
     const TokenizerFile reading = data_.set.reading_file();
     content.texts[reading.name] = reading.bytes;
-    if (const PromptForm form = data_.prompt_form(s_, model_.takes()); form != PromptForm{})
-      content.texts[kTokenizerConfigFile] = tokenizer_config_text(form);
+    if (!model_.takes().states) {
+      const Tokenizer& tokenizer = data_.set.tokenizer();
+      content.texts.merge(companions_of(tokenizer, !tokenizer.opening().empty(),
+                                        data_.prompt_form(s_, model_.takes()), data_.companions));
+    }
     content.manifest = {MILLRACE_VERSION, state_.step, programs_.step().hash(), {}, {}, {}};
     // Only the step that was validated carries the metric: these weights, that value.
     if (state_.evaluated_step == state_.step && std::isfinite(state_.last_metric)) {

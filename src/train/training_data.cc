@@ -66,6 +66,9 @@ TrainingData make_training_data(Dataset set, const Settings& settings, Takes tak
   data.set = std::move(set);
   data.evaluated = evaluated;
   data.parts = takes.parts;
+  const TokenizerOptions tokenizer = data_options(settings).tokenizer;
+  if (tokenizer.is_file() && !takes.states)
+    data.companions = tokenizer_companions(fs::path(tokenizer.kind).parent_path());
   BatchOptions o = batch_options(data.set, settings, takes);
   const bool trains = data.set.has(SplitName::train);
   if (settings.data.on_long_record == "error" && !takes.states) {

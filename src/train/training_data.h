@@ -4,6 +4,7 @@
 #include <string>
 
 #include "data/batches.h"
+#include "data/tokenizer_folder.h"
 #include "train/program.h"
 #include "train/settings.h"
 
@@ -16,7 +17,8 @@ struct TrainingData {
   SplitName evaluated = SplitName::validation;
   // Validation takes every one, or one of so many, where only its time matters (doctor/profile.h).
   int64_t validation_stride = 1;
-  StateParts parts = {};  // of trajectories
+  StateParts parts = {};                // of trajectories
+  TokenizerCompanions companions = {};  // of a tokenizer that is a file
 
   int64_t validation_batches() const {  // that are taken
     return validation

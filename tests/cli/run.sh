@@ -626,6 +626,67 @@ rm -r exported questions.gguf
 run train good.yaml --run-name joined data.train=asked.jsonl 'data.fields=[prompt, answer]' data.separator=none --max-steps 2 sample.length=0
 run generate joined --prompt '3 saw' --max-tokens 3 --temperature 0 --ids
 holds "a prompt for a model of pairs with nothing between" 0 'prompt 6 tokens'
+# A tokenizer of Hugging Face: what its folder declares counts, and the small files beside it go along.
+mkdir chat
+{
+  printf '{"added_tokens": [{"id": 0, "content": "<|im_start|>"}, {"id": 1, "content": "<|im_end|>"}, {"id": 2, "content": "<|endoftext|>"}],'
+  printf '"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},'
+  printf '"decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, '
+  printf '{"type": "Strip", "content": " ", "start": 1, "stop": 0}]},"model": {"type": "BPE", "byte_fallback": true, "merges": [], "vocab": {"▁": 3'
+  for b in $(seq 0 255); do printf ', "<0x%02X>": %d' "$b" $((b + 4)); done
+  echo '}}}'
+} >chat/tokenizer.json
+echo '{"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}, "model_max_length": 99}' >chat/tokenizer_config.json
+echo '{"eos_token_id": [2, 1], "top_k": 7}' >chat/generation_config.json
+echo '{% for m in messages %}{{ m.content }}{% endfor %}' >chat/chat_template.jinja
+run train good.yaml --run-name talk data.tokenizer=chat/tokenizer.json data.train=asked.jsonl 'data.fields=[prompt, answer]' data.separator=none --max-steps 2 sample.length=0
+holds "a tokenizer with byte_fallback" 0 'step=2/2'
+report "and an end says nothing of none" "$(grep 'trained without one' "$work/err")"
+run generate talk --prompt '3 saw' --max-tokens 3 --temperature 0 --ids
+holds "a prompt begins with the declared start" 0 'prompt 7 tokens'
+cp "$work/out" "$work/text"
+run export talk exported
+run generate exported --prompt '3 saw' --max-tokens 3 --temperature 0 --ids
+holds "and once it is exported" 0 'prompt 7 tokens'
+report "writes the same" "$(cmp "$work/text" "$work/out" 2>&1)"
+for folder in runs/talk/*/checkpoints/checkpoint-2 exported; do
+  report "the declared tokens are in $folder" "$(tr -d ' \n' <$folder/generation_config.json | grep -q '"bos_token_id":0,"eos_token_id":\[1,2\],"top_k":7' || cat $folder/generation_config.json)"
+  report "the template is in $folder" "$(cmp chat/chat_template.jinja $folder/chat_template.jinja 2>&1)"
+  report "other keys stay in $folder" "$(grep -q '"model_max_length": 99' $folder/tokenizer_config.json || cat $folder/tokenizer_config.json)"
+done
+report "and in the model's config" "$(tr -d ' \n' <exported/config.json | grep -q '"eos_token_id":\[1,2\]' || cat exported/config.json)"
+report "tokenizer.json says what stands before a text" "$(grep -q '"single":\[{"SpecialToken":{"id":"<|im_start|>"' exported/tokenizer.json || echo '  it does not')"
+run import exported again
+report "what says it already keeps its bytes" "$(for file in tokenizer.json tokenizer_config.json generation_config.json; do cmp exported/$file again/$file 2>&1; done)"
+refused "GGUF with byte_fallback" 2 'model.byte_fallback' 'remedy:   --format hf' -- export talk talk.gguf --format gguf
+run train good.yaml --run-name other-end data.tokenizer=exported/tokenizer.json model.init_from=exported data.train=asked.jsonl 'data.fields=[prompt, answer]' --max-steps 1 sample.length=0
+report "the tokenizer it came with is its own" "$([ "$code" -eq 0 ] || echo "  exit code $code")"
+# The token that it writes first is declared as a second end.
+end=$(cut -d' ' -f1 "$work/text")
+[ "$end" -eq 3 ] && content=▁ || content=$(printf '<0x%02X>' $((end - 4)))
+[ "$end" -lt 3 ] || sed -i "s/\"added_tokens\":\[/&{\"id\":$end,\"content\":\"$content\"},/" exported/tokenizer.json
+echo "{\"eos_token_id\": [2, $end]}" >exported/generation_config.json
+run generate exported --prompt '3 saw' --max-tokens 3 --temperature 0 --ids
+report "a text ends at any declared end" "$([ "$code" -eq 0 ] && [ -z "$(tr -d ' \n' <"$work/out")" ] || echo "  exit code $code, or a text that goes on behind $end")"
+# With a SentencePiece model beside it, that one counts if no token was added since.
+run train good.yaml --run-name pieces data.tokenizer=bpe data.vocab_size=320 --max-steps 1 sample.length=0
+pieces=$(ls -d runs/pieces/*/checkpoints/checkpoint-1)
+for more in 0 1; do
+  rm -rf both both-out
+  mkdir both
+  cp "$pieces"/{config.json,model.safetensors,tokenizer.model} both
+  sed "s/\"added_tokens\": \[/&$(for id in $(seq 260 $((319 - more))); do printf '{"id": %d, "content": "[%d]"}, ' $id $id; done)/" chat/tokenizer.json >both/tokenizer.json
+  run import both both-out
+  report "a folder with two tokenizers, one of them smaller by $more" "$([ "$code" -eq 0 ] && [ -e both-out/$([ $more = 0 ] && echo tokenizer.model || echo tokenizer.json) ] || echo "  exit code $code, or the other one")"
+done
+rm -r both both-out
+echo '{"eos_token_id": "two"}' >chat/generation_config.json
+refused "an end token that is no id" 2 'chat/generation_config.json' 'expected: an id as `eos_token_id`' '"two"' 'remedy:' -- train good.yaml data.tokenizer=chat/tokenizer.json data.train=asked.jsonl 'data.fields=[prompt, answer]'
+rm chat/generation_config.json chat/tokenizer_config.json
+sed -i 's/<|endoftext|>/[EOS]/' chat/tokenizer.json
+run train good.yaml --run-name endless data.tokenizer=chat/tokenizer.json data.train=asked.jsonl 'data.fields=[prompt, answer]' data.separator=none --max-steps 1 sample.length=0
+holds "answers without an end are noted" 0 'answers are trained without one'
+rm -r chat exported again
 run plan tune.yaml --json
 whole=$(grep -o '"optimizer state": [0-9]*' "$work/out" | grep -o '[0-9]*$') all=$(grep -o '"parameters": [0-9]*' "$work/out" | grep -o '[0-9]*$')
 report "all of a model is tuned unless said" "$([ "$code" -eq 0 ] && grep -q "\"trained_parameters\": $all" "$work/out" || echo "  exit code $code, or not all")"

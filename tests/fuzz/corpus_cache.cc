@@ -56,7 +56,7 @@ Json tokens() {
           {"stored_size", 400},
           {"unknown_id", 0},
           {"start_id", 1},
-          {"end_id", 299},
+          {"end_ids", {299, 2}},
           {"tokenizer", "tokenizer.json"},
           {"tokenizer_xxh3", kDigest},
           {"tokenizer_name", "word"}};
@@ -215,7 +215,8 @@ std::vector<Example> dataset_header_examples() {
   const Json good = tokens(), paths = trajectories();
   Json plain = tokens();  // without rare words
   plain["stored_size"] = 300;
-  plain["unknown_id"] = plain["start_id"] = plain["end_id"] = -1;
+  plain["unknown_id"] = plain["start_id"] = -1;
+  plain["end_ids"] = Json::array();
   Json nothing = plain;  // of empty files
   nothing["splits"] = Json::array();
   nothing["counts"] = {0, 0, 0};
@@ -247,11 +248,13 @@ std::vector<Example> dataset_header_examples() {
       refused(with(good, "/fields", 3), {"fields from 1 to 2"}),
       refused(with(good, "/vocab_size", -1), {"vocab_size"}),
       refused(with(good, "/vocab_size", 401), {"stored_size from 401"}),
-      refused(with(good, "/vocab_size", 299), {"end_id from -1 to 298", "299"}),
+      refused(with(good, "/vocab_size", 299), {"end_ids from 0 to 298", "299"}),
       refused(with(good, "/stored_size", (int64_t{1} << 31) + 1), {"stored_size"}),
       refused(with(good, "/unknown_id", -1), {"unknown_id from 0"}),
       refused(with(good, "/unknown_id", 300), {"unknown_id", "299"}),
       refused(with(good, "/start_id", -2), {"start_id from -1"}),
+      refused(with(good, "/end_ids", {299, -1}), {"end_ids from 0", "-1"}),
+      refused(with(good, "/end_ids", 299), {"a list for `end_ids`"}),
       refused(with(good, "/start_id", int64_t{1} << 32), {"start_id"}),
       refused(with(nothing, "/start_id", 0), {"start_id from -1 to -1"}),
       refused(with(good, "/tokenizer", "../tokenizer.json"), {"a tokenizer file in this folder"}),

@@ -88,6 +88,8 @@ std::string altered(Json file, const char* pointer, Json value) {
 
 }  // namespace
 
+std::string byte_bpe_json() { return bpe_file().dump(); }
+
 std::vector<Example> byte_bpe_examples() {
   const Json spaces = character_file(true), meta = character_file(false);
   Json no_byte = spaces;

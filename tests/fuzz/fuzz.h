@@ -75,6 +75,7 @@ std::vector<Example> sentence_piece_model_examples();
 std::vector<std::string> sentence_piece_words();  // fields and messages, to be put in
 std::vector<Example> word_json_examples();
 std::vector<Example> tokenizer_config_examples();
+std::string byte_bpe_json();  // two special tokens end it: 258 and 259
 std::vector<Example> token_store_header_examples();
 std::vector<Example> value_store_header_examples();
 std::vector<Example> normalisation_examples();

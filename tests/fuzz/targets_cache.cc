@@ -107,8 +107,9 @@ Verdict run_dataset_header(std::string_view bytes) {
         if (h.trajectories) return;
         require(h.fields == 1 || (h.fields == 2 && h.records), "fields of no records");
         require(0 <= h.vocab_size && h.vocab_size <= h.stored_size, "sizes of no vocabulary");
-        for (const int32_t id : {h.unknown_id, h.start_id, h.end_id})
+        for (const int32_t id : {h.unknown_id, h.start_id})
           require(-1 <= id && id < h.vocab_size, "id out of range");
+        for (const int32_t id : h.end_ids) require(0 <= id && id < h.vocab_size, "id out of range");
         require(h.stored_size == h.vocab_size || h.unknown_id >= 0, "rare words without an id");
         require(std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), h.tokenizer_file) !=
                     kTokenizerFiles.end(),

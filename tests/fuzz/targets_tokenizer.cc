@@ -7,6 +7,7 @@
 #include "data/byte_bpe.h"
 #include "data/sentence_piece.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_folder.h"
 #include "data/word_tokenizer.h"
 #include "tests/fuzz/checks.h"
 #include "tests/fuzz/fuzz.h"
@@ -86,9 +87,17 @@ Verdict run_sentence_piece_model(std::string_view bytes) {
 
 Verdict run_tokenizer_config(std::string_view bytes) {
   return verdict_of("tokenizer_config.json", [&] {
-    const PromptForm form = read_prompt_form(bytes, "tokenizer_config.json");
-    require(read_prompt_form(tokenizer_config_text(form), "written") == form,
+    const PromptForm form = read_prompt_form(bytes, kTokenizerConfigFile);
+    const DeclaredTokens declared = read_declared_tokens(bytes, kTokenizerConfigFile);
+    const auto tokenizer = make_byte_bpe_tokenizer(byte_bpe_json(), "tokenizer.json");
+    tokenizer->declare(declared);
+    const auto written =
+        companions_of(*tokenizer, false, form, {{kTokenizerConfigFile, std::string(bytes)}});
+    require(read_prompt_form(written.at(kTokenizerConfigFile), "written") == form,
             "it reads differently when written again");
+    const std::vector<int32_t> ends = tokenizer->end_ids();
+    tokenizer->declare(read_declared_tokens(written.at(kGenerationConfigFile), "written"));
+    require(tokenizer->end_ids() == ends, "other tokens end a text when written again");
   });
 }
 
@@ -180,7 +189,8 @@ std::vector<Target> tokenizer_targets() {
           {"tokenizer_config",
            run_tokenizer_config,
            tokenizer_config_examples,
-           {"\"add_bos_token\"", "\"add_eos_token\"", "true", "false", "null"}}};
+           {"\"add_bos_token\"", "\"add_eos_token\"", "true", "false", "null", "\"eos_token_id\"",
+            "\"bos_token_id\"", "\"eos_token\"", "\"content\"", "[258,259]", "\"<|end|>\""}}};
 }
 
 }  // namespace millrace::fuzz
