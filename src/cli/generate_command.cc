@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -257,6 +256,10 @@ void draw(const Loaded& l, Prompts& prompts) {
   double prefill_seconds = 0, decode_seconds = 0;
   auto show = [&](const std::string& text) { put(file ? on_one_line(text) : text); };
   for (; prompt; prompt = prompts.next(), ++options.number) {
+    if (prompt->source.ids.empty()) {  // nothing to go on from: a line for each all the same
+      put("\n");
+      continue;
+    }
     Utf8Stream utf8;
     bool opens = true;
     const int64_t length = std::ssize(prompt->source.ids);
@@ -345,8 +348,9 @@ void search(const Loaded& l, Prompts& prompts) {
       beam->refresh();
       preparing += seconds_since(start);
     }
-    std::vector<size_t> order(sources.size());
-    std::iota(order.begin(), order.end(), size_t{0});
+    std::vector<size_t> order;  // without those that are empty, behind which nothing comes
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (!sources[i].source.ids.empty()) order.push_back(i);
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
       return sources[a].source.ids.size() < sources[b].source.ids.size();
     });

@@ -546,6 +546,10 @@ void open_data(LoadedRun& run, const RunRequest& request, DataObserver& observer
     observer.note(fmt::format("{} bad records were passed over, the first: {}",
                               with_commas(set.counts.bad), set.counts.first_bad));
   check_evaluated(run, set, options, request.evaluated);
+  if (!set.has(request.evaluated) && s.data.validation.empty() && !set.has_trajectories())
+    observer.note(
+        "no record was drawn for validation, so there is no loss of it (nan): a larger "
+        "data.validation_fraction, or data.validation=FILE");
   if (set.has_trajectories() && !run.model->takes().states) {
     run.data.set = std::move(set);  // to be looked at
     return;

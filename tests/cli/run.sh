@@ -161,6 +161,16 @@ refused "no such choice" 2 'training.optimizer' 'adamw' 'got:' 'remedy:' -- trai
 refused "no such device" 2 'command line: device=gpu' 'expected: auto, cpu, cuda, or cuda:N' 'got:      gpu' 'remedy:' -- train good.yaml device=gpu
 refused "a device number that is none" 2 'device=cuda:x' 'expected:' 'remedy:' -- train good.yaml device=cuda:x
 refused "what does not fit the machine" 3 'good.yaml:11:15' 'training.batch_size' 'expected: at most' 'got:' 'remedy:' 'model.d_model=' -- train good.yaml device=cpu model.d_model=65536
+run train good.yaml run_name=blank sample.length=0
+printf 'the\n\nhe\n' >blank.txt
+for way in "--beam 0" "--beam 3"; do
+  run generate blank --input blank.txt --max-tokens 5 $way
+  report "an empty prompt among others, $way" "$([ "$code" -eq 0 ] && [ "$(wc -l <"$work/out")" -eq 3 ] && [ -z "$(sed -n 2p "$work/out")" ] || echo "  exit code $code, or not three lines with an empty one")"
+done
+printf '{"prompt": "a b", "answer": "c"}\n{"prompt": "x", "answer": "y z"}\n' >two.jsonl
+run train good.yaml data.train=two.jsonl 'data.fields=[prompt, answer]' data.batching=buckets training.batch_size=1
+holds "nothing is drawn for validation" 0 'no record was drawn for validation' 'data.validation_fraction' 'the model writes:'
+rm -r runs blank.txt two.jsonl
 refused "a precision the CPU does not have" 2 'command line: training.precision=fp16' 'expected: auto, fp32' 'got:      fp16' 'remedy:' -- train good.yaml device=cpu training.precision=fp16
 if command -v nvidia-smi >/dev/null; then
   refused "a GPU that is not there" 2 'cuda:99' 'remedy:' -- train good.yaml device=cuda:99
