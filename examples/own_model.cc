@@ -56,7 +56,7 @@ class OwnModel : public Model {
     Layers layers(b, parameters());
     const Value tokens =
         b.input(prompt_leaf(shape.length), {{shape.batch, shape.length}, DType::i32});
-    const Value position = b.input("position", {Shape{}, DType::i32});
+    const Value position = b.input("position", {{shape.batch}, DType::i32});
     const Value row = b.input("prompt_row", {{shape.batch}, DType::i32});
     const Value x = trunk(layers, tokens, b.op("iota", {position}, {{"size", shape.length}}));
     const Value last = b.op("embedding", {row, b.reshape(x, {shape.batch * shape.length, D_})});
@@ -72,7 +72,7 @@ class OwnModel : public Model {
     const auto scope = layers.b.scope("embedding");
     return layers.parameter("weight");
   }
-  // tokens [B,T], places [T] -> [B,T,D]
+  // tokens [B,T], places [T] or [B,T] -> [B,T,D]
   Value trunk(Layers& layers, Value tokens, Value places) const {
     Builder& b = layers.b;
     Value x = b.op("embedding", {tokens, table(layers)});
