@@ -16,15 +16,19 @@ bool comes(const std::function<bool()>& what) {
   return false;
 }
 
-TEST(TrainingSignals, AskToStopAndToSave) {
-  const TrainingSignals signals;
-  EXPECT_FALSE(stop_asked());
-  kill(getpid(), SIGUSR1);
-  EXPECT_TRUE(comes(take_save_request));
-  EXPECT_FALSE(take_save_request());
-  EXPECT_FALSE(stop_asked());
-  kill(getpid(), SIGTERM);
-  EXPECT_TRUE(comes(stop_asked));
+// Signals are sent in processes of their own: threads of other tests would be ended by them.
+TEST(TrainingSignalsDeathTest, AskToStopAndToSave) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const TrainingSignals signals;
+        bool good = !stop_asked();
+        kill(getpid(), SIGUSR1);
+        good = good && comes(take_save_request) && !take_save_request() && !stop_asked();
+        kill(getpid(), SIGTERM);
+        _exit(good && comes(stop_asked) ? 3 : 4);
+      },
+      testing::ExitedWithCode(3), "");
 }
 
 // A frame of a handler on the stack of a thread that computes is what must not be.
