@@ -83,11 +83,12 @@ class Process {
     pid_ = -1;
     return WIFEXITED(status_) ? WEXITSTATUS(status_) : -WTERMSIG(status_);
   }
-  // Has it come so far that it answers SIGTERM itself? Before that the loader is at work.
-  bool catches_sigterm() const {
+  // Has it come so far that it answers SIGTERM itself, by a thread that waits for what all block?
+  // Before that the loader is at work.
+  bool answers_sigterm() const {
     std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
     for (std::string line; std::getline(status, line);)
-      if (line.starts_with("SigCgt:"))
+      if (line.starts_with("SigBlk:"))
         return (std::stoull(line.substr(7), nullptr, 16) >> (SIGTERM - 1) & 1) != 0;
     return false;
   }
@@ -383,7 +384,7 @@ TEST_F(CrashTest, Sigterm) {
   double slowest = 0;
   while (stops < goal && !HasFailure()) {
     Process p(folder_, resume_words());
-    while (p.running() && !p.catches_sigterm()) std::this_thread::yield();
+    while (p.running() && !p.answers_sigterm()) std::this_thread::yield();
     const double delay = uniform() * seconds_;
     const int64_t start = now_ns();
     while (seconds_since(start) < delay && p.running()) sleep_seconds(0.0005);
