@@ -19,7 +19,7 @@ import tempfile
 import time
 
 from curves import TASKS, Run, changed
-from race import MILLRACE, install_peers, machine, say
+from surroundings import MILLRACE, install_peers, machine, say
 
 BEAM = 4
 RACES = {

@@ -29,8 +29,9 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from race import LOSS_TOLERANCE, MILLRACE, PEERS, PYTHON, ROOT, install_peers, machine, say
+from race import LOSS_TOLERANCE, PEERS
 from suites import ADAGRAD, ADAMW
+from surroundings import MILLRACE, PYTHON, ROOT, install_peers, machine, say
 
 TASKS = {
     "characters": {

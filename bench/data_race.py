@@ -18,7 +18,7 @@ import tempfile
 import time
 
 import corpus
-from race import MILLRACE, PYTHON, ROOT, commit, fail, install_peers, machine, say, slug
+from surroundings import MILLRACE, PYTHON, ROOT, commit, fail, install_peers, machine, say, slug
 
 TOKENIZE, LOADER = MILLRACE.with_name("millrace_tokenize"), MILLRACE.with_name("millrace_loader")
 TOKENS_PEER, LOADER_PEER = ROOT / "bench/peers/text_tokens.py", ROOT / "bench/peers/torch_loader.py"

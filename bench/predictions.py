@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 from gpu_page import table
-from race import MILLRACE, ROOT, commit, machine, say
+from surroundings import MILLRACE, ROOT, commit, machine, say
 
 CONFIGS = ROOT / "configs"
 PAIR = ["data.train=pair.source", "data.train_target=pair.target", "data.validation=[]", "data.validation_target=[]", "data.test=[]", "data.test_target=[]",

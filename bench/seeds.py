@@ -24,7 +24,8 @@ import time
 from dataclasses import dataclass, field
 
 from gpu_page import table
-from race import MILLRACE, ROOT, commit, fail, human_bytes, machine, say, slug
+from race import human_bytes
+from surroundings import MILLRACE, ROOT, commit, fail, machine, say, slug
 
 RESULTS = ROOT / "bench" / "results"
 UPDATES = {"cpu": 3, "cuda": 60}  # measured in a turn, unless the way says otherwise; `profile` warms up by itself
